@@ -1,0 +1,2 @@
+-- The tables of the intake service.
+call relay.plumbing('intake');

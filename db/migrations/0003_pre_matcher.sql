@@ -1,0 +1,2 @@
+-- The tables of the matcher service.
+call relay.plumbing('matcher');

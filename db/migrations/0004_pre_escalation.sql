@@ -1,0 +1,2 @@
+-- The tables of the escalation service.
+call relay.plumbing('escalation');

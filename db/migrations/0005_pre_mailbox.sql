@@ -1,0 +1,2 @@
+-- The tables of the mailbox service.
+call relay.plumbing('mailbox');

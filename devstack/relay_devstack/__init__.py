@@ -1,0 +1,1 @@
+"""Starts real parts for development and tests."""

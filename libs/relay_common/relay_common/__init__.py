@@ -1,0 +1,1 @@
+"""Plumbing and wire types shared by the services."""
