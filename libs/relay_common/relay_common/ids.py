@@ -1,0 +1,48 @@
+"""Identifiers: opaque outside, and derived where a retry must give the same one (design D17)."""
+
+import base64
+import binascii
+import hashlib
+import struct
+import uuid
+
+import uuid_utils
+
+
+def new_id() -> uuid.UUID:
+    """Return a new UUIDv7: random, but neighbours in time are neighbours in an index."""
+    return uuid.UUID(bytes=uuid_utils.uuid7().bytes)
+
+
+def encode_id(prefix: str, raw: bytes) -> str:
+    """Return the outside form of `raw`: `prefix` (`wp_`, …) and base64url without padding."""
+    return prefix + base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def decode_id(prefix: str, text: str, length: int) -> bytes | None:
+    """Return the `length` bytes behind `text`, None when it is not exactly what encode_id writes.
+
+    A caller answers None like an unknown id: the same 404 (design D6).
+    """
+    if not text.startswith(prefix) or not text.isascii():
+        return None
+    body = text[len(prefix) :]
+    try:
+        raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    # Base64 has spare bits: without the second comparison one id would have several spellings.
+    return raw if len(raw) == length and encode_id(prefix, raw) == text else None
+
+
+def derive_id(*parts: bytes | str) -> bytes:
+    """Return 16 bytes of SHA-256 over `parts`, each with its length before it (u32, big-endian).
+
+    The lengths keep ("a", "bc") and ("ab", "c") apart.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode("utf-8") if isinstance(part, str) else part
+        digest.update(struct.pack(">I", len(raw)))
+        digest.update(raw)
+    return digest.digest()[:16]
