@@ -126,20 +126,6 @@ def problem(error: RelayError, instance: str | None = None) -> dict[str, Json]:
     return {**error.extra, **body}
 
 
-def problem_headers(error: RelayError) -> dict[str, str]:
-    """Return the headers that go with the problem of `error`."""
-    headers = {"content-type": "application/problem+json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    if isinstance(error, Unauthorized):
-        headers["www-authenticate"] = f'Bearer error="{error.code}"'
-    if isinstance(error, InsufficientScope):
-        headers["www-authenticate"] = (
-            f'Bearer error="insufficient_scope", scope="{error.extra.get("scope", "")}"'
-        )
-    return headers
-
-
 def catalogue(root: type[RelayError] = RelayError) -> Iterator[type[RelayError]]:
     """Yield every class that has a code, in the order of the tree."""
     for error in root.__subclasses__():
