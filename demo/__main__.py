@@ -103,7 +103,7 @@ async def scenes(
     waits: Sequence[plan.Wait],
     bars: Progress,
 ) -> Push:
-    """Open before the events, push them quietly, rush while more waits open, open the rest after."""
+    """Open before the events, push quietly, rush while more waits open, open the rest after."""
     push = Push()
     moments = {m: [w for w in waits if w.moment == m] for m in ("before", "during", "after")}
     readers = [asyncio.create_task(reader(waiters, who, waits, bars)) for who in owners(waits)]
