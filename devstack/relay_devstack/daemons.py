@@ -1,0 +1,176 @@
+"""Processes that outlive the command that starts them.
+
+Each is known by its pid *and* its start time, kept in `run/<name>.json`: a pid alone may long belong to somebody else.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+import psutil
+
+from relay_devstack.errors import StartFailedError, disk_faults
+
+_children: dict[int, "subprocess.Popen[bytes]"] = {}  # of this process; waited for, so no zombies
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who a process runs as, when not as the one who starts it."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run; `env` is the whole environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cwd: Path | None = None
+    account: Account | None = None
+
+
+class Daemon:
+    """One background process of a stack: `run/<name>.json` says which, `logs/<name>.log` what it said."""
+
+    def __init__(self, state_dir: Path, name: str) -> None:
+        self.name = name
+        self.log = state_dir / "logs" / f"{name}.log"
+        self._record = state_dir / "run" / f"{name}.json"
+
+    def start(self, command: Command) -> None:
+        """Start `command` in a session of its own; nothing happens when it runs already.
+
+        Raises StartFailedError when the program cannot be executed, DiskFullError.
+        """
+        if self.process() is not None:
+            return
+        with disk_faults(self.log.parent):
+            self._keep_old_log()
+            child = self._spawn(command)
+            _children[child.pid] = child
+            self._remember(child.pid)
+
+    def process(self) -> psutil.Process | None:
+        """Return the running process, or None when it is gone or its pid is somebody else's."""
+        if not self._record.exists():
+            return None
+        kept = json.loads(self._record.read_text())
+        _reap(kept["pid"])
+        try:
+            process = psutil.Process(kept["pid"])
+            ours = started(process) == kept["started"] and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return None
+        return process if ours else None
+
+    def died(self) -> str | None:
+        """Return the end of the log when the process is gone, else None."""
+        return None if self.process() else f"it ended; {self.log} says: {self.tail()}"
+
+    def stop(self, how: signal.Signals = signal.SIGTERM, grace_seconds: float = 20) -> bool:
+        """End this process and its children, by force after `grace_seconds`; False when not running."""
+        process = self.process()
+        if process is None:
+            self._record.unlink(missing_ok=True)
+            return False
+        family = _family(process)
+        process.send_signal(how)
+        _, alive = psutil.wait_procs(family, grace_seconds)
+        for member in alive:
+            member.kill()
+        psutil.wait_procs(alive, 10)
+        _reap(process.pid)
+        self._record.unlink(missing_ok=True)
+        return True
+
+    def tail(self, lines: int = 5) -> str:
+        """Return the last `lines` of the log in one line."""
+        if not self.log.exists():
+            return "(nothing)"
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return " / ".join(text.strip().splitlines()[-lines:]) or "(nothing)"
+
+    def _spawn(self, command: Command) -> "subprocess.Popen[bytes]":
+        with self.log.open("wb") as log:
+            try:
+                return subprocess.Popen(
+                    command.argv,
+                    env=dict(command.env),
+                    cwd=command.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    **_identity(command),
+                )
+            except FileNotFoundError as error:
+                raise StartFailedError(
+                    f"{self.name} cannot start: {command.argv[0]} is not there; run `make setup`."
+                ) from error
+
+    def _keep_old_log(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists():
+            self.log.replace(self.log.with_suffix(".log.old"))
+
+    def _remember(self, pid: int) -> None:
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            kept = {"pid": pid, "started": started(psutil.Process(pid))}
+        except psutil.NoSuchProcess:
+            return
+        self._record.write_text(json.dumps(kept))
+
+
+def run(command: Command) -> "subprocess.CompletedProcess[bytes]":
+    """Run `command` to its end and return its exit code and what it said."""
+    return subprocess.run(
+        command.argv,
+        env=dict(command.env),
+        cwd=command.cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        **_identity(command),
+    )
+
+
+class _Identity(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def _identity(command: Command) -> _Identity:
+    account = command.account
+    if account is None:
+        return {}
+    return {"user": account.uid, "group": account.gid, "extra_groups": []}
+
+
+def started(process: psutil.Process) -> float:
+    """Return when `process` started: in ticks since boot where known, so that a changed clock does no harm."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    if stat.exists():
+        return float(stat.read_text().rpartition(")")[2].split()[19])
+    return process.create_time()
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return [process]
+
+
+def _reap(pid: int) -> None:
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]
