@@ -1,0 +1,293 @@
+-- The atomic steps of the mailbox that both sides take: the stream in batches, HTTP one by one, through the same function.
+-- Lock order: heads in id order, then deliveries in seq order. The clock and the heads are read in statements after the lock.
+
+-- The settings of a tenant with the defaults filled in. A test compares them with relay_common.limits.
+create function mailbox.settings_v1(p_tenant text, p_environment text, out lease_seconds int, out max_redeliveries int,
+  out retention_seconds int, out max_records int)
+language sql stable set search_path = mailbox, relay, pg_temp as $$
+  select coalesce(s.lease_seconds, 30), coalesce(s.max_redeliveries, 5), coalesce(s.retention_seconds, 604800),
+         coalesce(s.max_records, 1000000)
+  from (select 1) always left join tenant_setting s on s.tenant = p_tenant and s.environment = p_environment;
+$$;
+
+-- Raises n because Postgres went back in time, or is another cluster; returns the n that stands.
+create function mailbox.raise_incarnation_v1(p_reason text) returns bigint
+language sql set search_path = mailbox, relay, pg_temp as $$
+  update incarnation
+  set n = greatest(n + 1, extract(epoch from relay.now() - timestamptz '2020-01-01 00:00:00+00')::bigint),
+      system_identifier = (select c.system_identifier from pg_control_system() c),
+      timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
+      reason = p_reason, changed_at = relay.now()
+  returning n;
+$$;
+
+-- The epoch that an append hands out now. Detects a promotion or point-in-time recovery by the timeline of the WAL being
+-- written (pg_control_checkpoint() lags after a promotion), and a restore into another cluster by its identifier.
+create function mailbox.incarnation_v1() returns bigint
+language plpgsql set search_path = mailbox, relay, pg_temp as $$
+declare
+  here incarnation;
+begin
+  select true, c.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8), i.n, i.reason, i.changed_at
+    into here from incarnation i, pg_control_system() c;
+  if exists (select from incarnation i where i.system_identifier = here.system_identifier and i.timeline = here.timeline) then
+    return here.n;
+  end if;
+  -- One of the appends that find it raises; the others wait for that row and find it raised.
+  perform from incarnation for update;
+  if exists (select from incarnation i where i.system_identifier = here.system_identifier and i.timeline = here.timeline) then
+    return (select i.n from incarnation i);
+  end if;
+  return raise_incarnation_v1(case when exists (select from incarnation i where i.system_identifier = here.system_identifier)
+    then 'timeline_changed' else 'system_identifier_changed' end);
+end $$;
+
+-- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
+-- message id, numbers densely and inserts. Returns the fresh records; an input that is missing was a duplicate.
+-- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
+create function mailbox.append_v1(tenants text[], environments text[], owners text[], message_ids uuid[], kinds text[],
+  types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[], supersedes uuid[],
+  wakings boolean[], bodies bytea[])
+returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, hinted boolean)
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  incarnation_now bigint;
+  at timestamptz;
+  locked bigint;
+begin
+  insert into mailbox (tenant, environment, owner, epoch)
+  select distinct w.tenant, w.environment, w.owner, (select i.n from incarnation i)
+  from unnest(tenants, environments, owners) w(tenant, environment, owner)
+  where not exists (select from mailbox m
+    where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner)
+  order by 1, 2, 3
+  on conflict do nothing;
+
+  perform from (select distinct * from unnest(tenants, environments, owners)) w(tenant, environment, owner)
+    join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
+  order by m.id for no key update of m;
+  get diagnostics locked = row_count;
+  if locked <> (select count(*) from (select distinct * from unnest(tenants, environments, owners)) w) then
+    raise exception 'expected to lock every head of the batch, found % of them', locked using errcode = 'RM001';
+  end if;
+
+  incarnation_now := incarnation_v1();
+  at := relay.now();
+  return query
+  with item as materialized (
+    select distinct on (m.id, w.message_id) w.*, m.id as mailbox_id, m.head, m.state as mailbox_state, m.requests_subscribed
+    from unnest(tenants, environments, owners, message_ids, kinds, types, states, trusts, relationships, senders,
+           waitpoint_ids, wakings, bodies) with ordinality
+         w(tenant, environment, owner, message_id, kind, type, state, trust, relationship, sender, waitpoint_id, waking, body, ord)
+    join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
+    order by m.id, w.message_id, w.ord
+  ), fresh as materialized (
+    select i.*, i.head + row_number() over (partition by i.mailbox_id order by i.ord) as seq,
+      b.sender is not null as blocked,
+      i.kind = 'message' and i.relationship = 'unknown' and b.sender is null and a.sender is null and i.sender is not null
+        as requesting
+    from item i
+    left join block b on b.tenant = i.tenant and b.environment = i.environment and b.mailbox_id = i.mailbox_id
+      and b.sender = i.sender and i.kind = 'message'
+    left join accepted_sender a on a.tenant = i.tenant and a.environment = i.environment and a.mailbox_id = i.mailbox_id
+      and a.sender = i.sender
+    where not exists (select from record r where r.tenant = i.tenant and r.environment = i.environment
+      and r.mailbox_id = i.mailbox_id and r.message_id = i.message_id)
+  ), advanced as (
+    update mailbox m
+    set head = f.last_seq, epoch = greatest(m.epoch, incarnation_now), appended_at = greatest(m.appended_at, at),
+        oldest_at = coalesce(m.oldest_at, greatest(m.appended_at, at))
+    from (select tenant, environment, owner, max(seq) as last_seq from fresh group by 1, 2, 3) f
+    where m.tenant = f.tenant and m.environment = f.environment and m.owner = f.owner
+    returning m.id, m.epoch, m.appended_at
+  ), recorded as (
+    insert into record (tenant, environment, mailbox_id, seq, epoch, appended_at, message_id, acked_deliveries, kind, type,
+      trust, relationship, sender, waitpoint_id, body)
+    select f.tenant, f.environment, f.mailbox_id, f.seq, v.epoch, v.appended_at, f.message_id,
+      case when f.state = 'acked' or f.blocked then 0 else 1 end, f.kind, f.type,
+      case when f.blocked then 'blocked' else f.trust end, f.relationship, f.sender, f.waitpoint_id, f.body
+    from fresh f join advanced v on v.id = f.mailbox_id
+    order by f.mailbox_id, f.seq
+  ), delivered as (
+    insert into delivery (tenant, environment, mailbox_id, seq, appended_at, state, leasable)
+    select f.tenant, f.environment, f.mailbox_id, f.seq, v.appended_at, f.state,
+      f.state = 'available' and (not f.requesting or f.requests_subscribed)
+    from fresh f join advanced v on v.id = f.mailbox_id
+    where f.state <> 'acked' and not f.blocked
+    order by f.mailbox_id, f.seq
+  ), requested as (
+    insert into request (tenant, environment, mailbox_id, sender, seq, appended_at)
+    select f.tenant, f.environment, f.mailbox_id, f.sender, f.seq, v.appended_at
+    from fresh f join advanced v on v.id = f.mailbox_id
+    where f.requesting
+  )
+  select f.ord, f.mailbox_id, v.epoch, f.seq,
+    f.waking and f.state = 'available' and not f.blocked and f.mailbox_state <> 'deleted'
+      and (not f.requesting or f.requests_subscribed)
+  from fresh f join advanced v on v.id = f.mailbox_id
+  order by f.ord;
+
+  if cardinality(array_remove(supersedes, null)) > 0 then
+    with taken as (
+      delete from delivery d
+      using unnest(tenants, environments, owners, supersedes) w(tenant, environment, owner, message_id)
+      join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
+      join record r on r.tenant = m.tenant and r.environment = m.environment and r.mailbox_id = m.id and r.message_id = w.message_id
+      where d.tenant = r.tenant and d.environment = r.environment and d.mailbox_id = r.mailbox_id and d.seq = r.seq
+        and d.state = 'held'
+      returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at)
+    update record r set acked_deliveries = 0 from taken t
+    where r.tenant = t.tenant and r.environment = t.environment and r.mailbox_id = t.mailbox_id and r.seq = t.seq
+      and r.appended_at = t.appended_at;
+  end if;
+end $$;
+
+-- What can be leased now, in seq order from `low`: available and due, or leased and expired. Expiry is judged here, by the
+-- database clock; no reaper is needed for it.
+create function mailbox.leasable_v1(p_tenant text, p_environment text, p_mailbox_id bigint, low bigint, wanted int, at timestamptz)
+returns table (seq bigint, deliveries int)
+language sql set search_path = mailbox, relay, pg_temp as $$
+  select d.seq, d.deliveries from delivery d
+  where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= low and d.leasable
+    and ((d.state = 'available' and (d.available_at is null or d.available_at <= at))
+      or (d.state = 'leased' and d.lease_until <= at))
+  order by d.seq limit wanted
+  for no key update skip locked;
+$$;
+
+-- Moves into dead_letter what stands among the next `wanted` leasable records and was redelivered too often, and appends
+-- one notice for each to the same mailbox; a notice that dies leaves no further notice. The caller holds the head.
+create function mailbox.dead_letter_exhausted_v1(p_tenant text, p_environment text, p_mailbox_id bigint, low bigint, wanted int,
+  at timestamptz) returns int
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  allowed int := (mailbox.settings_v1(p_tenant, p_environment)).max_redeliveries;
+  dead_seqs bigint[];
+  total int := 0;
+begin
+  loop
+    with dying as (
+      delete from delivery d using leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at) l
+      where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = l.seq
+        and d.deliveries > allowed
+      returning d.*
+    ), dead as (
+      insert into dead_letter (tenant, environment, mailbox_id, seq, epoch, appended_at, message_id, kind, type, trust,
+        relationship, sender, waitpoint_id, body, deliveries, died_at)
+      select r.tenant, r.environment, r.mailbox_id, r.seq, r.epoch, r.appended_at, r.message_id, r.kind, r.type, r.trust,
+        r.relationship, r.sender, r.waitpoint_id, r.body, d.deliveries, at
+      from dying d join record r on r.tenant = d.tenant and r.environment = d.environment and r.mailbox_id = d.mailbox_id
+        and r.seq = d.seq and r.appended_at = d.appended_at
+      returning seq)
+    select array_agg(dead.seq order by dead.seq) into dead_seqs from dead;
+    exit when dead_seqs is null;
+    total := total + cardinality(dead_seqs);
+    perform notice_dead_letters_v1(p_tenant, p_environment, p_mailbox_id, dead_seqs, at);
+  end loop;
+  return total;
+end $$;
+
+create function mailbox.notice_dead_letters_v1(p_tenant text, p_environment text, p_mailbox_id bigint, dead_seqs bigint[],
+  at timestamptz) returns void
+language sql set search_path = mailbox, relay, pg_temp as $$
+  with notice as (
+    select m.owner, encode(substr(sha256(convert_to(concat_ws(':', 'dead-letter-notice', d.message_id, d.seq, at), 'UTF8')), 1, 16),
+        'hex')::uuid as message_id,
+      convert_to(jsonb_build_object('type', 'mailbox.record_dead_lettered', 'epoch', d.epoch, 'seq', d.seq,
+        'record_type', d.type, 'kind', d.kind, 'deliveries', d.deliveries,
+        'occurred_at', to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))::text, 'UTF8') as body,
+      row_number() over (order by d.seq) as ord
+    from dead_letter d join mailbox m on m.tenant = d.tenant and m.environment = d.environment and m.id = d.mailbox_id
+    where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = any(dead_seqs)
+      and d.type <> 'mailbox.record_dead_lettered'
+  ), batch as (
+    select count(*)::int as size, array_agg(owner order by ord) as owners, array_agg(message_id order by ord) as message_ids,
+      array_agg(body order by ord) as bodies
+    from notice)
+  select count(*) from batch b, append_v1(array_fill(p_tenant, array[b.size]), array_fill(p_environment, array[b.size]), b.owners,
+    b.message_ids, array_fill('message'::text, array[b.size]), array_fill('mailbox.record_dead_lettered'::text, array[b.size]),
+    array_fill('available'::text, array[b.size]), array_fill('relay'::text, array[b.size]), array_fill(null::text, array[b.size]),
+    array_fill(null::text, array[b.size]), array_fill(null::text, array[b.size]), array_fill(null::uuid, array[b.size]),
+    array_fill(true, array[b.size]), b.bodies)
+  where b.size > 0;
+$$;
+
+-- Leases up to `wanted` records in seq order to `token`. The caller holds the head. After a first redelivery a record is
+-- handed out alone, so that one that kills its reader does not burn its neighbours.
+create function mailbox.lease_v1(p_tenant text, p_environment text, p_mailbox_id bigint, wanted int, seconds int, token uuid)
+returns table (seq bigint, appended_at timestamptz, deliveries int, lease_until timestamptz)
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  at timestamptz := relay.now();
+  low bigint := (select m.low_water from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
+  settings record := mailbox.settings_v1(p_tenant, p_environment);
+  first_waiting bigint;
+begin
+  perform dead_letter_exhausted_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at);
+  select coalesce(min(w.seq), 0) into first_waiting from (
+    select d.seq from delivery d
+    where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= low and d.leasable
+    order by d.seq limit 1) w;
+  update mailbox m set low_water = case first_waiting when 0 then m.head + 1 else first_waiting end
+  where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id
+    and m.low_water < case first_waiting when 0 then m.head + 1 else first_waiting end;
+
+  return query
+  with candidate as materialized (
+    select * from leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at)
+  ), run as (
+    select c.seq, row_number() over (order by c.seq) as place,
+      count(*) filter (where c.deliveries >= greatest(1, least(2, settings.max_redeliveries))) over (order by c.seq) as alone
+    from candidate c)
+  update delivery d
+  set state = 'leased', deliveries = d.deliveries + 1, lease_token = token, available_at = null,
+      lease_until = at + make_interval(secs => coalesce(seconds, settings.lease_seconds))
+  from run r
+  where (r.alone = 0 or r.place = 1)
+    and d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = r.seq
+  returning d.seq, d.appended_at, d.deliveries, d.lease_until;
+end $$;
+
+-- Acknowledges (mailbox, token, seq) items; one result for each, in order. The rows are locked first: a second acker then
+-- reads, in a new snapshot, what the first one did.
+create function mailbox.acknowledge_v1(p_tenant text, p_environment text, mailbox_ids bigint[], tokens uuid[], seqs bigint[])
+returns table (ord bigint, result text)
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  at timestamptz;
+begin
+  perform from (select distinct * from unnest(mailbox_ids, seqs)) w(mailbox_id, seq)
+    join delivery d on d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = w.mailbox_id and d.seq = w.seq
+  order by d.mailbox_id, d.seq for update of d;
+  at := relay.now();
+  return query
+  with asked as materialized (
+    select w.*, row_number() over (partition by w.mailbox_id, w.seq, w.token order by w.ord) as time
+    from unnest(mailbox_ids, tokens, seqs) with ordinality w(mailbox_id, token, seq, ord)
+  ), gone as (
+    delete from delivery d using asked a
+    where a.time = 1 and d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = a.mailbox_id and d.seq = a.seq
+      and d.state = 'leased' and d.lease_token = a.token and d.lease_until > at
+    returning d.mailbox_id, d.seq, d.appended_at, d.deliveries, d.lease_token
+  ), counted as (
+    update record r set acked_deliveries = g.deliveries from gone g
+    where g.deliveries <> 1 and r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = g.mailbox_id
+      and r.seq = g.seq and r.appended_at = g.appended_at)
+  select a.ord,
+    case
+      when g.lease_token = a.token and a.time = 1 then 'acked'
+      when g.seq is not null then 'already_acked'
+      when d.seq is not null or x.seq is not null then 'lease_lost'
+      when a.seq between m.oldest and m.head then 'already_acked'
+      else 'not_found'
+    end
+  from asked a
+  left join gone g on g.mailbox_id = a.mailbox_id and g.seq = a.seq
+  left join mailbox m on m.tenant = p_tenant and m.environment = p_environment and m.id = a.mailbox_id
+  left join delivery d on d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = a.mailbox_id and d.seq = a.seq
+  left join dead_letter x on x.tenant = p_tenant and x.environment = p_environment and x.mailbox_id = a.mailbox_id and x.seq = a.seq
+  order by a.ord;
+end $$;
