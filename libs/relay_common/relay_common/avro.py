@@ -1,4 +1,4 @@
-"""Avro on the wire: our schemas from files, both framings read, nothing foreign trusted (design §2).
+"""Avro on the wire: our schemas from files, both framings read, nothing foreign trusted (§2).
 
     single object   C3 01 · CRC-64-AVRO fingerprint, little-endian · body
     Confluent       00 · schema id, big-endian · body       (written when a registry is configured)
