@@ -1,4 +1,4 @@
-"""Postgres refuses to run as root: then it runs as an unprivileged account, in folders that account can reach."""
+"""Postgres refuses to run as root: then it runs as another account, where that one can reach."""
 
 import hashlib
 import os
@@ -15,14 +15,15 @@ ACCOUNT = "nobody"
 
 
 def unprivileged() -> Account | None:
-    """Return the account for Postgres when this process is root, else None (it may run as we are)."""
+    """Return the account for Postgres when this process is root, else None."""
     if os.geteuid() != 0:
         return None
     try:
         entry = pwd.getpwnam(ACCOUNT)
     except KeyError as error:
         raise WrongMachineError(
-            f"Postgres does not run as root and there is no account `{ACCOUNT}`: run as another user."
+            f"Postgres refuses to run as root and there is no account `{ACCOUNT}`: "
+            "run this as another user."
         ) from error
     return Account(entry.pw_uid, entry.pw_gid)
 
@@ -37,8 +38,8 @@ def reachable(path: Path, account: Account | None) -> bool:
 def public_home(path: Path, account: Account) -> Path:
     """Return a folder of ours that stands in for `path` where `account` can reach it.
 
-    It lies in the system's temporary place under a name derived from `path`; raises WrongMachineError when somebody
-    else owns that name.
+    It lies in the system's temporary place under a name derived from `path`. Raises
+    WrongMachineError when somebody else owns that name.
     """
     name = f"relay-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
     home = _temporary_place(account) / name

@@ -1,12 +1,16 @@
 """Processes that outlive the command that starts them.
 
-Each is known by its pid *and* its start time, kept in `run/<name>.json`: a pid alone may long belong to somebody else.
+Each is known by its pid *and* its start time, kept in `run/<name>.json`: a pid alone may long
+belong to somebody else.
 """
 
+import contextlib
+import hashlib
 import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +42,7 @@ class Command:
 
 
 class Daemon:
-    """One background process of a stack: `run/<name>.json` says which, `logs/<name>.log` what it said."""
+    """One background process: `run/<name>.json` says which, `logs/<name>.log` what it said."""
 
     def __init__(self, state_dir: Path, name: str) -> None:
         self.name = name
@@ -46,17 +50,22 @@ class Daemon:
         self._record = state_dir / "run" / f"{name}.json"
 
     def start(self, command: Command) -> None:
-        """Start `command` in a session of its own; nothing happens when it runs already.
+        """Start `command` in a session of its own.
+
+        Nothing happens when it runs already; it is restarted when its arguments or RELAY_
+        variables have changed.
 
         Raises StartFailedError when the program cannot be executed, DiskFullError.
         """
         if self.process() is not None:
-            return
+            if json.loads(self._record.read_text())["command"] == _digest(command):
+                return
+            self.stop()
         with disk_faults(self.log.parent):
             self._keep_old_log()
             child = self._spawn(command)
             _children[child.pid] = child
-            self._remember(child.pid)
+            self._remember(child.pid, command)
 
     def process(self) -> psutil.Process | None:
         """Return the running process, or None when it is gone or its pid is somebody else's."""
@@ -66,27 +75,26 @@ class Daemon:
         _reap(kept["pid"])
         try:
             process = psutil.Process(kept["pid"])
-            ours = started(process) == kept["started"] and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
+            ours = started(process) == kept["started"]
+        except psutil.NoSuchProcess:
             return None
-        return process if ours else None
+        return process if ours and _is_alive(process) else None
 
     def died(self) -> str | None:
         """Return the end of the log when the process is gone, else None."""
         return None if self.process() else f"it ended; {self.log} says: {self.tail()}"
 
     def stop(self, how: signal.Signals = signal.SIGTERM, grace_seconds: float = 20) -> bool:
-        """End this process and its children, by force after `grace_seconds`; False when not running."""
+        """End it and its children, by force after `grace_seconds`; False when not running."""
         process = self.process()
         if process is None:
             self._record.unlink(missing_ok=True)
             return False
         family = _family(process)
         process.send_signal(how)
-        _, alive = psutil.wait_procs(family, grace_seconds)
-        for member in alive:
-            member.kill()
-        psutil.wait_procs(alive, 10)
+        for member in wait_gone(family, grace_seconds):
+            _kill(member)
+        wait_gone(family, 10)
         _reap(process.pid)
         self._record.unlink(missing_ok=True)
         return True
@@ -121,12 +129,13 @@ class Daemon:
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.old"))
 
-    def _remember(self, pid: int) -> None:
+    def _remember(self, pid: int, command: Command) -> None:
         self._record.parent.mkdir(parents=True, exist_ok=True)
         try:
-            kept = {"pid": pid, "started": started(psutil.Process(pid))}
+            begun = started(psutil.Process(pid))
         except psutil.NoSuchProcess:
             return
+        kept = {"pid": pid, "started": begun, "command": _digest(command)}
         self._record.write_text(json.dumps(kept))
 
 
@@ -138,6 +147,7 @@ def run(command: Command) -> "subprocess.CompletedProcess[bytes]":
         cwd=command.cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
+        check=False,
         **_identity(command),
     )
 
@@ -156,11 +166,16 @@ def _identity(command: Command) -> _Identity:
 
 
 def started(process: psutil.Process) -> float:
-    """Return when `process` started: in ticks since boot where known, so that a changed clock does no harm."""
+    """Return when `process` started: in ticks since boot where known, as clocks get changed."""
     stat = Path(f"/proc/{process.pid}/stat")
     if stat.exists():
         return float(stat.read_text().rpartition(")")[2].split()[19])
     return process.create_time()
+
+
+def _digest(command: Command) -> str:
+    own = sorted(pair for pair in command.env.items() if pair[0].startswith("RELAY_"))
+    return hashlib.sha256(repr((list(command.argv), own)).encode()).hexdigest()
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:
@@ -168,6 +183,27 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return [process]
+
+
+def wait_gone(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until `processes` have ended and return those that have not after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while (alive := [p for p in processes if _is_alive(p)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    # One that only waits for its parent to notice has ended: not every init is quick.
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _reap(pid: int) -> None:

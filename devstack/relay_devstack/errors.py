@@ -11,7 +11,7 @@ DevstackError
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class NotRunningError(DevstackError):
 
 
 @contextmanager
-def disk_faults(folder: Path) -> Iterator[None]:
+def disk_faults(folder: Path) -> Generator[None]:
     """Turn the operating system's disk errors below `folder` into DiskFullError."""
     try:
         yield

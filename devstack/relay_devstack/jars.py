@@ -1,25 +1,26 @@
-"""Kafka's 45 jars by committed coordinates and SHA-256: through `mvn` where it is present, else the `maven-artifact` wheel.
+"""Kafka's 45 jars by committed coordinates and SHA-256.
 
-Whoever fetched a file, its digest is checked before it is used.
+They come through `mvn` where it is present, else through the `maven-artifact` wheel. Whoever
+fetched a file, its digest is checked before it is used.
 """
 
-import contextlib
-import fcntl
 import hashlib
-import io
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from relay_devstack.errors import NoNetworkError, WrongDigestError, disk_faults
+from relay_devstack.layout import ROOT
+from relay_devstack.locks import only_one
 
-ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "devstack" / "jars.lock"
 CACHE = ROOT / ".relay" / "jars"
 CENTRAL = "https://repo.maven.apache.org/maven2"
@@ -45,11 +46,16 @@ class Jar:
 def read_lock(lock: Path = LOCK) -> list[Jar]:
     """Return the jars that `lock` names."""
     lines = [line.split() for line in lock.read_text().splitlines() if not line.startswith("#")]
-    return [Jar(*coordinates.split(":"), digest) for coordinates, digest in lines]
+    return [_jar(coordinates, digest) for coordinates, digest in lines]
+
+
+def _jar(coordinates: str, digest: str) -> Jar:
+    group, artifact, version = coordinates.split(":")
+    return Jar(group, artifact, version, digest)
 
 
 def folder() -> Path:
-    """Return the folder with all jars, fetching what is missing (silently; see `fetch_missing` for progress)."""
+    """Return the folder with all jars; what is missing is fetched silently."""
     fetch_missing(lambda _: None)
     return CACHE
 
@@ -59,7 +65,7 @@ def fetch_missing(tell: Tell, cache: Path = CACHE, lock: Path = LOCK) -> None:
 
     Raises NoNetworkError, WrongDigestError, DiskFullError.
     """
-    with disk_faults(cache), _only_one(cache):
+    with disk_faults(cache), only_one(cache / ".lock"):
         missing = [jar for jar in read_lock(lock) if not (cache / jar.file_name).exists()]
         if missing:
             fetch = fetch_with_maven if shutil.which("mvn") else fetch_with_wheel
@@ -84,8 +90,8 @@ def check(jar: Jar, file: Path) -> None:
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     if found != jar.digest:
         raise WrongDigestError(
-            f"{jar.file_name} has the SHA-256 {found}, but devstack/jars.lock names {jar.digest}: do not use it; "
-            "ask whoever runs your Maven mirror, or fetch again."
+            f"{jar.file_name} has the SHA-256 {found}, but devstack/jars.lock names {jar.digest}: "
+            "it was not kept; try again, and if it stays so ask whoever runs your Maven mirror."
         )
 
 
@@ -98,45 +104,44 @@ def fetch_with_maven(missing: list[Jar], target: Path, tell: Tell) -> None:
     with subprocess.Popen(
         [*copy, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as maven:
-        said = list(_progress(maven.stdout or io.StringIO(), len(missing), tell))
+        said = list(_progress(maven.stdout or (), len(missing), tell))
     if maven.returncode != 0:
         errors = [line.strip() for line in said if "ERROR" in line]
         raise NoNetworkError(_unreachable("mvn", errors[0] if errors else "no reason given"))
 
 
-def _progress(lines: io.TextIOBase | Iterator[str], total: int, tell: Tell) -> Iterator[str]:
+def _progress(lines: Iterable[str], total: int, tell: Tell) -> Iterator[str]:
     arrived = 0
     for line in lines:
-        if re.match(r"(\[INFO\] )?Downloaded from .*\.jar", str(line)):
+        if re.match(r"(\[INFO\] )?Downloaded from .*\.jar", line):
             arrived += 1
             tell(f"fetching Kafka through mvn: {min(arrived, total)} of {total} jars")
-        yield str(line)
+        yield line
 
 
 def fetch_with_wheel(missing: list[Jar], target: Path, tell: Tell) -> None:
-    """Download `missing` into `target` with the `maven-artifact` wheel, from RELAY_MAVEN_URL or Maven Central."""
+    """Download `missing` into `target` from RELAY_MAVEN_URL or Maven Central."""
     arrived = 0
-    with contextlib.redirect_stdout(io.StringIO()), ThreadPoolExecutor(6) as pool:
-        for _ in pool.map(lambda jar: _download(jar, target), missing):
+    with ThreadPoolExecutor(6) as pool:
+        for _ in pool.map(_download, missing, repeat(target)):
             arrived += 1
             tell(f"fetching Kafka: {arrived} of {len(missing)} jars")
 
 
 def _download(jar: Jar, target: Path) -> None:
-    from maven_artifact import Artifact, Downloader, RequestException  # noqa: PLC0415 -- slow, rare
-
     base = os.environ.get("RELAY_MAVEN_URL", CENTRAL)
-    artifact = Artifact(jar.group, jar.artifact, jar.version)
-    try:
-        Downloader(base=base).download(artifact, str(target / jar.file_name))
-    except RequestException as error:
-        raise NoNetworkError(_unreachable(base, str(error.msg).strip())) from error
+    program = [sys.executable, "-m", "maven_artifact.main", "-m", base]
+    arguments = [f"{jar.group}:{jar.artifact}:{jar.version}", str(target / jar.file_name)]
+    done = subprocess.run([*program, *arguments], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        raise NoNetworkError(_unreachable(base, said[-1] if said else "no reason given"))
 
 
 def _unreachable(source: str, reason: str) -> str:
     return (
-        f"Kafka's jars could not be fetched through {source} ({reason}): check the network or proxy, or set "
-        "RELAY_MAVEN_URL to a mirror, or RELAY_KAFKA_BOOTSTRAP to a Kafka of your own."
+        f"Kafka's jars could not be fetched through {source} ({reason}): check the network or the "
+        "proxy, or set RELAY_MAVEN_URL to a mirror, or RELAY_KAFKA_BOOTSTRAP to a Kafka you have."
     )
 
 
@@ -150,11 +155,3 @@ def _pom(jars: list[Jar]) -> str:
         "<project><modelVersion>4.0.0</modelVersion><groupId>relay</groupId><artifactId>devstack</artifactId>"
         f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
     )
-
-
-@contextlib.contextmanager
-def _only_one(cache: Path) -> Iterator[None]:
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -36,8 +36,9 @@ def wheel_java() -> str | None:
 
 def version(program: str) -> int:
     """Return the major version of `program`, 0 when it does not say one."""
+    command = [program, "-version"]
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20)
+        said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return 0
     match = re.search(r'version "(\d+)', said.stderr + said.stdout)

@@ -78,7 +78,8 @@ class KafkaCluster:
     def start(self) -> None:
         """Start every broker that is not running and return when all of them are in the cluster.
 
-        Raises StartFailedError with the end of a log, PortTakenError, DiskFullError, WrongDigestError, NoNetworkError.
+        Raises StartFailedError with the end of a log, PortTakenError, DiskFullError,
+        WrongDigestError, NoNetworkError.
         """
         self._claim_ports()
         for broker in self._brokers:

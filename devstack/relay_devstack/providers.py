@@ -85,8 +85,9 @@ def engine_answers() -> bool:
     """Return whether a Docker engine answers this account."""
     if shutil.which("docker") is None:
         return False
+    command = ["docker", "info", "-f", "1"]
     try:
-        asked = subprocess.run(["docker", "info", "-f", "1"], capture_output=True, timeout=10)
+        asked = subprocess.run(command, check=False, capture_output=True, timeout=10)
     except subprocess.TimeoutExpired:
         return False
     return asked.returncode == 0
