@@ -32,7 +32,7 @@ class OutMessage:
     """
 
     topic: str
-    key: bytes
+    key: bytes | None
     head: bytes
     headers: tuple[tuple[str, bytes], ...] = ()
     shared: bytes | None = None
@@ -42,13 +42,14 @@ class OutMessage:
     def size(self) -> int:
         """Return the bytes this message needs in a row of its own, without framing."""
         headers = sum(len(name) + len(value) + 10 for name, value in self.headers)
-        return len(self.key) + len(self.head) + len(self.shared or b"") + len(self.tail) + headers
+        key = len(self.key or b"")
+        return key + len(self.head) + len(self.shared or b"") + len(self.tail) + headers
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
     """One message in a row; `shared` points into the row's shared values, -1 for none."""
 
-    key: bytes
+    key: bytes | None
     head: bytes
     shared: int
     tail: bytes
@@ -122,7 +123,7 @@ def pack(messages: Sequence[OutMessage], shards: int) -> dict[str, object]:
             raise MessageTooLargeError(
                 f"{message.topic}: expected at most {LARGEST_MESSAGE} bytes, found {message.size()}"
             )
-        place = (shard_of(message.key, shards), message.topic)
+        place = (shard_of(message.key or b"", shards), message.topic)
         row = building.setdefault(place, RowBuilder())
         if not row.fits(message):
             done.append((*place, row.payload()))
@@ -136,7 +137,9 @@ def pack(messages: Sequence[OutMessage], shards: int) -> dict[str, object]:
     }
 
 
-def unpack(payload: bytes) -> list[tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...]]]:
+def unpack(
+    payload: bytes,
+) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:
     """Return key, value and headers of each message of a row, shared values expanded.
 
     Raises msgspec.DecodeError or ValueError for bytes that no `pack` wrote.

@@ -1,0 +1,90 @@
+"""Where a consumer stands: in Postgres, moved in its batch's transaction, fenced (D12)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from relay_common.db import Connection
+
+Place = tuple[str, int]  # topic, partition
+
+CREATE = """
+insert into position (topic, topic_id, partition, next_offset)
+select * from unnest(
+  %(topics)s::text[], %(topic_ids)s::text[], %(partitions)s::int[], %(lows)s::bigint[]
+)
+on conflict (topic, partition) do nothing
+"""
+READ = """
+select p.topic, p.partition, p.topic_id, p.next_offset
+from position p
+join unnest(%(topics)s::text[], %(partitions)s::int[]) q (topic, partition) using (topic, partition)
+"""
+ADVANCE = """
+with held as (
+  select p.topic, p.partition, q.next_offset
+  from position p
+  join unnest(
+    %(topics)s::text[], %(partitions)s::int[], %(expected)s::bigint[], %(nexts)s::bigint[]
+  ) q (topic, partition, expected, next_offset)
+    on p.topic = q.topic and p.partition = q.partition and p.next_offset = q.expected
+  order by p.topic, p.partition
+  for update of p
+)
+update position p set next_offset = held.next_offset
+from held
+where p.topic = held.topic and p.partition = held.partition
+"""
+
+
+class PositionFenced(Exception):
+    """Somebody else has moved on from here: this consumer lost its partition and did not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """One partition as the broker shows it: its topic's id and the ends of its log."""
+
+    topic_id: str
+    low: int
+    high: int
+
+    def refuses(self, topic_id: str, next_offset: int) -> str | None:
+        """Return why a stored position cannot be continued in this log, None when it can."""
+        if topic_id != self.topic_id:
+            return f"position belongs to topic id {topic_id}, the log has {self.topic_id}"
+        if not self.low <= next_offset <= self.high:
+            return f"position {next_offset} is outside the log, {self.low} to {self.high}"
+        return None
+
+
+def read_or_create(conn: Connection, logs: Mapping[Place, LogView]) -> dict[Place, tuple[str, int]]:
+    """Return topic id and next offset per partition; a new one begins at its log's low end."""
+    places = list(logs)
+    parameters = {
+        "topics": [topic for topic, _ in places],
+        "partitions": [partition for _, partition in places],
+        "topic_ids": [logs[place].topic_id for place in places],
+        "lows": [logs[place].low for place in places],
+    }
+    conn.execute(CREATE, parameters)
+    rows = conn.execute(READ, parameters).fetchall()
+    return {(topic, partition): (topic_id, offset) for topic, partition, topic_id, offset in rows}
+
+
+def advance(conn: Connection, moves: Iterable[tuple[Place, int, int]]) -> None:
+    """Move each (partition, expected, next) in the caller's transaction.
+
+    Raises PositionFenced when a stored position is not the expected one; the caller rolls back.
+    """
+    ordered = sorted(moves)
+    moved = conn.execute(
+        ADVANCE,
+        {
+            "topics": [place[0] for place, _, _ in ordered],
+            "partitions": [place[1] for place, _, _ in ordered],
+            "expected": [expected for _, expected, _ in ordered],
+            "nexts": [following for _, _, following in ordered],
+        },
+    ).rowcount
+    if moved != len(ordered):
+        raise PositionFenced(f"expected to move {len(ordered)} positions, moved {moved}")

@@ -1,0 +1,102 @@
+"""Records as the loop hands them over, and what becomes of those that can never be processed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from relay_common import outbox
+from relay_common.db import Connection
+from relay_common.telemetry import counter
+
+BURY = """
+insert into outbox_dead (id, shard, topic, payload, created_at, reason)
+select nextval(pg_get_serial_sequence('outbox', 'id')), %(shard)s, %(topic)s, %(payload)s,
+       (select relay.now()), %(reason)s
+"""
+
+
+# A msgspec struct: it is built 100,000 times a second, at a sixth of a dataclass's cost.
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One record of a partition. The key is the producer's and is never read for matching (D21)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    def size(self) -> int:
+        """Return the bytes of key and value."""
+        return len(self.key or b"") + len(self.value or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that can never be processed, and why. `detail` never quotes its content."""
+
+    record: Record
+    reason: str
+    detail: str = ""
+
+
+class BatchHandler(Protocol):
+    """What a service does with a batch, inside the loop's open transaction.
+
+    Returns the records that go to the DLQ; the loop writes them, stores the positions and commits.
+    Busy: offered again later. Any other error: rolled back, tried in ever smaller batches; a record
+    that fails alone three times becomes a dead letter with reason handler_failed.
+    """
+
+    def __call__(self, conn: Connection, records: Sequence[Record], /) -> Sequence[DeadLetter]: ...
+
+
+def message_of(letter: DeadLetter) -> outbox.OutMessage:
+    """Return the DLQ message of `letter`: original key, bytes and headers, reason and origin."""
+    record = letter.record
+    origin = (
+        ("relay_reason", letter.reason.encode()),
+        ("relay_detail", letter.detail.encode()),
+        ("relay_source_topic", record.topic.encode()),
+        ("relay_source_partition", str(record.partition).encode()),
+        ("relay_source_offset", str(record.offset).encode()),
+    )
+    return outbox.OutMessage(
+        topic=f"{record.topic}.dlq",
+        key=record.key,
+        head=record.value or b"",
+        headers=origin + record.headers,
+        tombstone=record.value is None,
+    )
+
+
+def write_dead_letters(conn: Connection, letters: Sequence[DeadLetter], shards: int) -> None:
+    """Write `letters` into the outbox of the caller's transaction.
+
+    One larger than an outbox row goes to outbox_dead at once, whole: nothing is lost and nothing
+    jams its shard.
+    """
+    messages = [message_of(letter) for letter in letters]
+    fitting = [m for m in messages if m.size() <= outbox.LARGEST_MESSAGE]
+    if fitting:
+        conn.execute(outbox.INSERT, outbox.pack(fitting, shards))
+    for message in messages:
+        if message.size() > outbox.LARGEST_MESSAGE:
+            conn.execute(BURY, bury_parameters(message, shards))
+    for letter in letters:
+        counter("relay_dead_letters_total").labels(letter.record.topic, letter.reason).inc()
+
+
+def bury_parameters(message: outbox.OutMessage, shards: int) -> dict[str, object]:
+    """Return the parameters of BURY: the same layout as an outbox row, only larger."""
+    row = outbox.RowBuilder()
+    row.add(message)
+    return {
+        "shard": outbox.shard_of(message.key or b"", shards),
+        "topic": message.topic,
+        "payload": row.payload(),
+        "reason": "larger than an outbox row",
+    }
