@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Resolves requirements*.in for every platform and Python from 3.11 on, with hashes and without index addresses; then Kafka's jars.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+for name in requirements requirements-dev; do
+  .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    --custom-compile-command "make lock" "$name.in" --output-file "$name.lock"
+done
+.venv/bin/python scripts/lock_jars.py
