@@ -145,12 +145,12 @@ def pointer(path: Sequence[int | str]) -> str:
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
 
 
-def refused(faults: Sequence[ErrorDetails], prefix: Sequence[int | str] = ()) -> RelayError:
-    """Return the error for what pydantic found in a body; `prefix` leads every pointer.
+def refused(faults: Sequence[ErrorDetails]) -> RelayError:
+    """Return the error for what pydantic found in a body.
 
     A validator that raises PydanticCustomError with a code of the tree as its type gets that error.
     """
-    errors = [FieldError(pointer([*prefix, *fault["loc"]]), told(fault)) for fault in faults]
+    errors = [FieldError(pointer(fault["loc"]), told(fault)) for fault in faults]
     types = [fault["type"] for fault in faults]
     named = next((BY_CODE[name] for name in types if name in BY_CODE), None)
     if named is not None:

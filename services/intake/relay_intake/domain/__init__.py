@@ -1,0 +1,1 @@
+"""Pure rules of intake: no I/O, no clock."""
