@@ -48,7 +48,7 @@ end $$;
 create function mailbox.append_v1(tenants text[], environments text[], owners text[], message_ids uuid[], kinds text[],
   types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[], supersedes uuid[],
   wakings boolean[], bodies bytea[])
-returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, hinted boolean)
+returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
@@ -76,7 +76,8 @@ begin
   at := relay.now();
   return query
   with item as materialized (
-    select distinct on (m.id, w.message_id) w.*, m.id as mailbox_id, m.head, m.state as mailbox_state, m.requests_subscribed
+    select distinct on (m.id, w.message_id) w.*, m.id as mailbox_id, m.head, m.state as mailbox_state, m.requests_subscribed,
+      greatest(m.epoch, incarnation_now) as epoch, greatest(m.appended_at, at) as appended_at
     from unnest(tenants, environments, owners, message_ids, kinds, types, states, trusts, relationships, senders,
            waitpoint_ids, wakings, bodies) with ordinality
          w(tenant, environment, owner, message_id, kind, type, state, trust, relationship, sender, waitpoint_id, waking, body, ord)
@@ -96,36 +97,34 @@ begin
       and r.mailbox_id = i.mailbox_id and r.message_id = i.message_id)
   ), advanced as (
     update mailbox m
-    set head = f.last_seq, epoch = greatest(m.epoch, incarnation_now), appended_at = greatest(m.appended_at, at),
-        oldest_at = coalesce(m.oldest_at, greatest(m.appended_at, at))
-    from (select tenant, environment, owner, max(seq) as last_seq from fresh group by 1, 2, 3) f
+    set head = f.last_seq, epoch = f.epoch, appended_at = f.appended_at, oldest_at = coalesce(m.oldest_at, f.appended_at)
+    from (select tenant, environment, owner, epoch, appended_at, max(seq) as last_seq from fresh group by 1, 2, 3, 4, 5) f
     where m.tenant = f.tenant and m.environment = f.environment and m.owner = f.owner
-    returning m.id, m.epoch, m.appended_at
   ), recorded as (
     insert into record (tenant, environment, mailbox_id, seq, epoch, appended_at, message_id, acked_deliveries, kind, type,
       trust, relationship, sender, waitpoint_id, body)
-    select f.tenant, f.environment, f.mailbox_id, f.seq, v.epoch, v.appended_at, f.message_id,
+    select f.tenant, f.environment, f.mailbox_id, f.seq, f.epoch, f.appended_at, f.message_id,
       case when f.state = 'acked' or f.blocked then 0 else 1 end, f.kind, f.type,
       case when f.blocked then 'blocked' else f.trust end, f.relationship, f.sender, f.waitpoint_id, f.body
-    from fresh f join advanced v on v.id = f.mailbox_id
+    from fresh f
     order by f.mailbox_id, f.seq
   ), delivered as (
     insert into delivery (tenant, environment, mailbox_id, seq, appended_at, state, leasable)
-    select f.tenant, f.environment, f.mailbox_id, f.seq, v.appended_at, f.state,
+    select f.tenant, f.environment, f.mailbox_id, f.seq, f.appended_at, f.state,
       f.state = 'available' and (not f.requesting or f.requests_subscribed)
-    from fresh f join advanced v on v.id = f.mailbox_id
+    from fresh f
     where f.state <> 'acked' and not f.blocked
     order by f.mailbox_id, f.seq
   ), requested as (
     insert into request (tenant, environment, mailbox_id, sender, seq, appended_at)
-    select f.tenant, f.environment, f.mailbox_id, f.sender, f.seq, v.appended_at
-    from fresh f join advanced v on v.id = f.mailbox_id
+    select f.tenant, f.environment, f.mailbox_id, f.sender, f.seq, f.appended_at
+    from fresh f
     where f.requesting
   )
-  select f.ord, f.mailbox_id, v.epoch, f.seq,
+  select f.ord, f.mailbox_id, f.epoch, f.seq, f.appended_at,
     f.waking and f.state = 'available' and not f.blocked and f.mailbox_state <> 'deleted'
       and (not f.requesting or f.requests_subscribed)
-  from fresh f join advanced v on v.id = f.mailbox_id
+  from fresh f
   order by f.ord;
 
   if cardinality(array_remove(supersedes, null)) > 0 then
@@ -146,9 +145,9 @@ end $$;
 -- What can be leased now, in seq order from `low`: available and due, or leased and expired. Expiry is judged here, by the
 -- database clock; no reaper is needed for it.
 create function mailbox.leasable_v1(p_tenant text, p_environment text, p_mailbox_id bigint, low bigint, wanted int, at timestamptz)
-returns table (seq bigint, deliveries int)
+returns table (seq bigint, deliveries int, appended_at timestamptz)
 language sql set search_path = mailbox, relay, pg_temp as $$
-  select d.seq, d.deliveries from delivery d
+  select d.seq, d.deliveries, d.appended_at from delivery d
   where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= low and d.leasable
     and ((d.state = 'available' and (d.available_at is null or d.available_at <= at))
       or (d.state = 'leased' and d.lease_until <= at))
@@ -214,14 +213,16 @@ language sql set search_path = mailbox, relay, pg_temp as $$
 $$;
 
 -- Leases up to `wanted` records in seq order to `token`. The caller holds the head. After a first redelivery a record is
--- handed out alone, so that one that kills its reader does not burn its neighbours.
+-- handed out alone, so that one that kills its reader does not burn its neighbours. A lease ends before 4 MiB of bodies.
 create function mailbox.lease_v1(p_tenant text, p_environment text, p_mailbox_id bigint, wanted int, seconds int, token uuid)
-returns table (seq bigint, appended_at timestamptz, deliveries int, lease_until timestamptz)
+returns table (seq bigint, epoch bigint, message_id uuid, kind text, type text, deliveries int, appended_at timestamptz,
+  trust text, relationship text, body bytea, lease_until timestamptz)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   at timestamptz := relay.now();
-  low bigint := (select m.low_water from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
+  here mailbox := (select m from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
+  low bigint := here.low_water;
   settings record := mailbox.settings_v1(p_tenant, p_environment);
   first_waiting bigint;
 begin
@@ -236,18 +237,24 @@ begin
 
   return query
   with candidate as materialized (
-    select * from leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at)
+    select l.seq, l.deliveries, r.message_id, r.kind, r.type, r.appended_at, r.trust, r.relationship, r.body
+    from leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at) l
+    join record r on r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = p_mailbox_id and r.seq = l.seq
+      and r.appended_at = l.appended_at
   ), run as (
-    select c.seq, row_number() over (order by c.seq) as place,
+    select c.*, row_number() over (order by c.seq) as place,
+      sum(octet_length(c.body)) over (order by c.seq) as bytes,
       count(*) filter (where c.deliveries >= greatest(1, least(2, settings.max_redeliveries))) over (order by c.seq) as alone
-    from candidate c)
+    from candidate c
+  )
   update delivery d
   set state = 'leased', deliveries = d.deliveries + 1, lease_token = token, available_at = null,
       lease_until = at + make_interval(secs => coalesce(seconds, settings.lease_seconds))
   from run r
-  where (r.alone = 0 or r.place = 1)
+  where (r.place = 1 or (r.alone = 0 and r.bytes <= 4194304))
     and d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = r.seq
-  returning d.seq, d.appended_at, d.deliveries, d.lease_until;
+  returning d.seq, here.epoch, r.message_id, r.kind, r.type, d.deliveries, r.appended_at, r.trust, r.relationship, r.body,
+    d.lease_until;
 end $$;
 
 -- Acknowledges (mailbox, token, seq) items; one result for each, in order. The rows are locked first: a second acker then
@@ -278,14 +285,13 @@ begin
       and r.seq = g.seq and r.appended_at = g.appended_at)
   select a.ord,
     case
-      when g.lease_token = a.token and a.time = 1 then 'acked'
-      when g.seq is not null then 'already_acked'
+      when a.time = 1 and (a.mailbox_id, a.seq, a.token) in (select g.mailbox_id, g.seq, g.lease_token from gone g) then 'acked'
+      when (a.mailbox_id, a.seq) in (select g.mailbox_id, g.seq from gone g) then 'already_acked'
       when d.seq is not null or x.seq is not null then 'lease_lost'
       when a.seq between m.oldest and m.head then 'already_acked'
       else 'not_found'
     end
   from asked a
-  left join gone g on g.mailbox_id = a.mailbox_id and g.seq = a.seq
   left join mailbox m on m.tenant = p_tenant and m.environment = p_environment and m.id = a.mailbox_id
   left join delivery d on d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = a.mailbox_id and d.seq = a.seq
   left join dead_letter x on x.tenant = p_tenant and x.environment = p_environment and x.mailbox_id = a.mailbox_id and x.seq = a.seq

@@ -1,0 +1,1 @@
+"""Rules of mailboxes: no I/O, no clock."""

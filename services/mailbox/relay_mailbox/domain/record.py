@@ -1,0 +1,75 @@
+"""Records: what a mailbox holds, and the delivery states a record goes through."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias, get_args
+
+RecordKind: TypeAlias = Literal["message", "waitpoint_event", "early_event"]
+DeliveryState: TypeAlias = Literal["available", "leased", "acked", "dead_lettered", "held"]
+AppendedState: TypeAlias = Literal["available", "held", "acked"]
+
+RECORD_KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+APPENDED_STATES: tuple[AppendedState, ...] = get_args(AppendedState)
+
+# Who goes where: a lease that expires or is released goes back, a redrive revives the dead.
+TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
+    "available": frozenset({"leased", "dead_lettered"}),
+    "leased": frozenset({"available", "acked", "dead_lettered"}),
+    "held": frozenset({"acked"}),
+    "dead_lettered": frozenset({"available"}),
+    "acked": frozenset(),
+}
+
+DEAD_LETTER_NOTICE = "mailbox.record_dead_lettered"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose mailbox: there is one for each owner, created on first use."""
+
+    tenant: str
+    environment: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """What to append to the mailbox of `to`.
+
+    `supersedes` names a held record of the same owner that is acked in the same step; `wakes` says
+    whether a hint may go out; `sender` is set on messages only; `body` is JSON.
+    """
+
+    to: Owner
+    message_id: uuid.UUID
+    kind: RecordKind
+    type: str
+    state: AppendedState
+    body: bytes
+    wakes: bool = True
+    trust: str | None = None
+    relationship: str | None = None
+    sender: str | None = None
+    waitpoint_id: str | None = None
+    supersedes: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as a reader sees it; `stream` is the owner, `deliveries` counts leases."""
+
+    stream: str
+    epoch: int
+    seq: int
+    message_id: uuid.UUID
+    kind: str
+    type: str
+    state: str
+    deliveries: int
+    appended_at: datetime
+    trust: str | None
+    relationship: str | None
+    body: bytes

@@ -1,0 +1,1 @@
+"""Every verb of the mailbox contract; each is one transaction."""

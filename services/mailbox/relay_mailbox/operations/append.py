@@ -1,0 +1,55 @@
+"""Appending: records and the hints that wake their owners, in one transaction."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from relay_common.avro import Codec
+from relay_common.db import Connection
+from relay_common.match_key import owner_key
+from relay_common.outbox import OutMessage
+from relay_common.telemetry import counter
+
+from relay_mailbox.domain.record import NewRecord, Owner
+from relay_mailbox.store import appends
+from relay_mailbox.store.appends import Appended
+
+HINT_SCHEMA = "relay.hints.v1"
+
+
+class Appending:
+    """Appends records and announces hints: topic, schema and shards are the installation's."""
+
+    def __init__(self, codec: Codec, hints_topic: str, shards: int) -> None:
+        """Announce hints on `hints_topic`, spread over `shards` outbox shards."""
+        self.codec = codec
+        self.hints_topic = hints_topic
+        self.shards = shards
+
+    def append(self, conn: Connection, records: Sequence[NewRecord]) -> list[Appended]:
+        """Append `records` inside the open transaction; return the fresh ones.
+
+        Each owner among them who has to be woken gets one hint, whatever the number of records; it
+        carries neither content nor sender (spec, Wake-up hints).
+        """
+        if not records:
+            return []
+        fresh = appends.append_records(conn, records)
+        woken = {one.record.to: one.appended_at for one in fresh if one.hinted}
+        appends.announce(conn, [self.hint(*one) for one in woken.items()], self.shards)
+        for one in fresh:
+            counter("relay_mailbox_records_total").labels(one.record.kind).inc()
+        return fresh
+
+    def hint(self, owner: Owner, occurred_at: datetime) -> OutMessage:
+        """Return the hint that something waits for `owner` since `occurred_at`."""
+        value = self.codec.encode(
+            HINT_SCHEMA,
+            {
+                "tenant": owner.tenant,
+                "environment": owner.environment,
+                "owner": owner.owner,
+                "occurred_at": occurred_at,
+            },
+        )
+        key = owner_key(owner.tenant, owner.environment, owner.owner)
+        return OutMessage(self.hints_topic, key, value)

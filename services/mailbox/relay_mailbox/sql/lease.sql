@@ -1,0 +1,57 @@
+-- name: lease_records
+-- Lease to each caller in turn; the heads are held already, in id order
+select c.place, l.epoch, l.seq, l.message_id, l.kind, l.type, 'leased', l.deliveries, l.appended_at, l.trust, l.relationship,
+  l.body, l.lease_until
+from unnest(%(mailbox_ids)s::bigint[], %(wanted)s::int[], %(seconds)s::int[], %(tokens)s::uuid[]) with ordinality
+     c(mailbox_id, wanted, seconds, token, place)
+cross join lateral lease_v1(%(tenant)s, %(environment)s, c.mailbox_id, c.wanted, c.seconds, c.token) l
+order by c.place, l.seq
+
+-- name: acknowledge
+-- One result for each (mailbox, token, seq), in order
+select result from acknowledge_v1(%(tenant)s, %(environment)s, %(mailbox_ids)s::bigint[], %(tokens)s::uuid[], %(seqs)s::bigint[])
+order by ord
+
+-- name: extend_lease
+-- Move the end of a running lease; nothing moves when it has expired or another holds the records
+with held as materialized (
+  select d.seq from delivery d
+  where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s
+    and d.seq between %(first)s and %(last)s and d.state = 'leased' and d.lease_token = %(token)s
+  order by d.seq for no key update)
+update delivery d
+set lease_until = clock.at + make_interval(secs => %(seconds)s)
+from held h cross join (select relay.now() as at) clock
+where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s and d.seq = h.seq
+  and d.state = 'leased' and d.lease_token = %(token)s and d.lease_until > clock.at
+returning d.lease_until
+
+-- name: release_lease
+-- Give records of a running lease back before it ends, to be leased again after a delay
+with held as materialized (
+  select d.seq from delivery d
+  where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s
+    and d.seq between %(first)s and %(last)s and d.state = 'leased' and d.lease_token = %(token)s
+    and (%(seqs)s::bigint[] is null or d.seq = any(%(seqs)s::bigint[]))
+  order by d.seq for no key update)
+update delivery d
+set state = 'available', lease_token = null, lease_until = null,
+    available_at = clock.at + make_interval(secs => %(delay_seconds)s)
+from held h cross join (select relay.now() as at) clock
+where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s and d.seq = h.seq
+  and d.state = 'leased' and d.lease_token = %(token)s and d.lease_until > clock.at
+returning d.seq
+
+-- name: report_cursors
+-- Keep the furthest position of each reader within the epoch; another epoch starts it anew
+insert into cursor as c (tenant, environment, mailbox_id, reader, epoch, seq)
+select %(tenant)s, %(environment)s, w.mailbox_id, w.reader, w.epoch, w.seq
+from (
+  select mailbox_id, reader, epoch, max(seq) as seq
+  from unnest(%(mailbox_ids)s::bigint[], %(readers)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[]) u(mailbox_id, reader, epoch, seq)
+  group by 1, 2, 3) w
+order by w.mailbox_id, w.reader
+on conflict on constraint cursor_one_per_reader do update
+set seq = case when c.epoch = excluded.epoch then greatest(c.seq, excluded.seq) else excluded.seq end,
+    epoch = excluded.epoch, reported_at = relay.now()
+returning mailbox_id, reader, epoch, seq

@@ -1,0 +1,37 @@
+-- name: read_page
+-- Head and page in one statement, so that both are of one snapshot; a mailbox without a page is one row of nulls.
+-- A page ends with the record that passes max_bytes.
+with stream as (
+  select m.tenant, m.environment, m.id, m.owner, m.state, m.epoch, m.head, m.oldest
+  from mailbox m
+  where m.tenant = %(tenant)s and m.environment = %(environment)s and m.owner = %(owner)s
+), page as (
+  select r.*
+  from stream s
+  cross join lateral (
+    select r.mailbox_id, r.seq, r.message_id, r.kind, r.type, r.acked_deliveries, r.appended_at, r.trust,
+      r.relationship, r.body
+    from record r
+    where r.tenant = s.tenant and r.environment = s.environment and r.mailbox_id = s.id
+      and r.seq > %(since)s and r.seq >= s.oldest and r.seq <= s.head
+    order by r.seq limit %(limit)s) r
+), fitting as (
+  select * from (
+    select p.*, sum(octet_length(p.body)) over (order by p.seq) - octet_length(p.body) as bytes_before from page p) b
+  where b.bytes_before < %(max_bytes)s
+)
+select s.state, s.epoch, s.head, s.oldest,
+  s.epoch, p.seq, p.message_id, p.kind, p.type,
+  case
+    when x.seq is not null then 'dead_lettered'
+    when d.seq is null then 'acked'
+    when d.state = 'leased' and d.lease_until <= (select relay.now()) then 'available'
+    else d.state
+  end as delivery_state,
+  coalesce(x.deliveries, d.deliveries, p.acked_deliveries) as deliveries,
+  p.appended_at, p.trust, p.relationship, p.body
+from stream s
+left join fitting p on true
+left join delivery d on d.tenant = s.tenant and d.environment = s.environment and d.mailbox_id = s.id and d.seq = p.seq
+left join dead_letter x on x.tenant = s.tenant and x.environment = s.environment and x.mailbox_id = s.id and x.seq = p.seq
+order by p.seq

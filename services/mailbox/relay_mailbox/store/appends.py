@@ -1,0 +1,84 @@
+"""The stream side's writes: records in commit order, the epoch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from relay_common import outbox, queries
+from relay_common.db import Connection
+from relay_common.outbox import OutMessage
+
+from relay_mailbox.domain.record import NewRecord
+
+SQL = queries.load("relay_mailbox", "append")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A record that got its place: `hinted` says that its owner has to be woken."""
+
+    record: NewRecord
+    mailbox_id: int
+    epoch: int
+    seq: int
+    appended_at: datetime
+    hinted: bool
+
+
+def append_records(conn: Connection, records: Sequence[NewRecord]) -> list[Appended]:
+    """Append `records` in order inside the open transaction; return the fresh ones.
+
+    What is missing was appended before under the same message id. The heads stay locked to the
+    commit, so seq follows commit order and is dense (spec, Mailbox: Stream).
+    """
+    rows = conn.execute(SQL["append_records"], columns(records), binary=True).fetchall()
+    fresh: list[Appended] = []
+    for row in rows:
+        place: int = row[0] - 1
+        fresh.append(Appended(records[place], *row[1:]))
+    return fresh
+
+
+def columns(records: Sequence[NewRecord]) -> dict[str, object]:
+    """Return `records` as the arrays of the append function."""
+    return {
+        "tenants": [r.to.tenant for r in records],
+        "environments": [r.to.environment for r in records],
+        "owners": [r.to.owner for r in records],
+        "message_ids": [r.message_id for r in records],
+        "kinds": [r.kind for r in records],
+        "types": [r.type for r in records],
+        "states": [r.state for r in records],
+        "trusts": [r.trust for r in records],
+        "relationships": [r.relationship for r in records],
+        "senders": [r.sender for r in records],
+        "waitpoint_ids": [r.waitpoint_id for r in records],
+        "supersedes": [r.supersedes for r in records],
+        "wakings": [r.wakes for r in records],
+        "bodies": [r.body for r in records],
+    }
+
+
+def raise_incarnation(conn: Connection, reason: str) -> int:
+    """Start a new epoch, because Postgres went back in time; return it (design D12)."""
+    return first(conn, SQL["raise_incarnation"], {"reason": reason})
+
+
+def recognise_incarnation(conn: Connection) -> int:
+    """Compare timeline and system identifier with the last known; return the epoch that stands."""
+    return first(conn, SQL["recognise_incarnation"], {})
+
+
+def announce(conn: Connection, messages: Sequence[OutMessage], shards: int) -> None:
+    """Put `messages` into the outbox; they go out after the commit."""
+    if messages:
+        conn.execute(outbox.INSERT, outbox.pack(messages, shards), binary=True)
+
+
+def first(conn: Connection, statement: LiteralString, values: dict[str, object]) -> int:
+    """Return the number that `statement` answers. Raises LookupError when it answers nothing."""
+    row = conn.execute(statement, values).fetchone()
+    if row is None:
+        raise LookupError("expected one row, found none")
+    return row[0]
