@@ -147,6 +147,7 @@ class ConsumerLoop:
         Raises KafkaException when the client is beyond repair; everything else is waited out.
         """
         settings = self.settings
+        self.stop = stop
         self.consumer = Consumer(settings.client(), logger=logging.getLogger("relay.kafka"))
         self.admin = AdminClient({"bootstrap.servers": settings.bootstrap})
         self.consumer.subscribe(
@@ -247,7 +248,7 @@ class ConsumerLoop:
         self.expected[place] = next_offset
 
     def look_up(self) -> dict[Place, int]:
-        """Return the next offset of each unplaced partition that may go on; stop those that may not.
+        """Return the next offset of each unplaced partition that may go on; stop the others.
 
         Empty while Kafka does not answer.
         """
@@ -440,15 +441,23 @@ class ConsumerLoop:
         log.warning("batch_rolled_back", cause=cause, records=len(batch))
 
     def rest(self) -> None:
-        """Wait a growing while with all partitions paused, still a living member of the group."""
+        """Wait a growing while, still a living member of the group.
+
+        Short rests keep the prefetched records; only long ones pause, because a resumed partition
+        takes the client up to a second to fetch again.
+        """
         seconds = min(LONGEST_REST_SECONDS, 0.02 * 2**self.rests)
         self.rests += 1
-        placed = [TopicPartition(*place) for place in self.expected]
-        self.consumer.pause(placed)
-        message = self.consumer.poll(seconds)
+        long = seconds == LONGEST_REST_SECONDS
+        if long:
+            self.consumer.pause([TopicPartition(*place) for place in self.expected])
+        else:
+            self.stop.wait(seconds)
+        message = self.consumer.poll(seconds if long else 0)
         if message is not None:
             self.receive(message)
-        self.consumer.resume([TopicPartition(*place) for place in self.expected])
+        if long:
+            self.consumer.resume([TopicPartition(*place) for place in self.expected])
 
     def report(self) -> None:
         """Tell Kafka how far we are and look at the topics again, both now and then."""

@@ -4,12 +4,14 @@ Pure packing and one SQL text, used by both colours. A row belongs to a transact
 shard and holds many messages; what several of them share is stored once, the publisher expands it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
 import msgspec
 import xxhash
+
+Unpacked = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]  # key, value, headers
 
 ROW_BYTES = 1 << 20  # a row ends here; only a single larger message makes a larger row
 LARGEST_MESSAGE = ROW_BYTES + 60_000  # the table refuses rows above 1 MiB + 64 KiB
@@ -137,9 +139,13 @@ def pack(messages: Sequence[OutMessage], shards: int) -> dict[str, object]:
     }
 
 
-def unpack(
-    payload: bytes,
-) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:
+def repack(messages: Iterable[Unpacked]) -> bytes:
+    """Return the payload of one row, of whatever size, that holds just `messages`."""
+    packed = [Packed(k, v or b"", -1, b"", headers, v is None) for k, v, headers in messages]
+    return ENCODE.encode(Row(1, [], packed))
+
+
+def unpack(payload: bytes) -> list[Unpacked]:
     """Return key, value and headers of each message of a row, shared values expanded.
 
     Raises msgspec.DecodeError or ValueError for bytes that no `pack` wrote.

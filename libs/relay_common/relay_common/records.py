@@ -92,11 +92,10 @@ def write_dead_letters(conn: Connection, letters: Sequence[DeadLetter], shards: 
 
 def bury_parameters(message: outbox.OutMessage, shards: int) -> dict[str, object]:
     """Return the parameters of BURY: the same layout as an outbox row, only larger."""
-    row = outbox.RowBuilder()
-    row.add(message)
+    value = None if message.tombstone else message.head
     return {
         "shard": outbox.shard_of(message.key or b"", shards),
         "topic": message.topic,
-        "payload": row.payload(),
+        "payload": outbox.repack([(message.key, value, message.headers)]),
         "reason": "larger than an outbox row",
     }

@@ -1,0 +1,213 @@
+"""The publisher: outbox rows to Kafka in id order, deleted after the acknowledgement (design §3.3).
+
+One publisher a shard, by a session-level advisory lock. What happens to a message:
+    acknowledged                    its row is deleted
+    refused for good (too large)    tried once more alone, then moved to outbox_dead
+    no topic, no right, no broker   stays, and its topic rests, until it works; other topics go on.
+                                    A missing topic is a mistake to mend, no reason to lose messages
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from relay_common import failpoints, outbox
+from relay_common.db import UNAVAILABLE, Connection
+from relay_common.producer import Outcome, Outgoing, Producer
+from relay_common.telemetry import counter, gauge, logger
+
+ROWS = 32  # a shard and round: at most 32 MiB
+SHORTEST_WAIT_SECONDS = 0.005
+LONGEST_WAIT_SECONDS = 0.25
+LOCK_SECONDS = 1.0
+TOPIC_REST_SECONDS = 5.0
+REPORT_SECONDS = 5.0
+
+LOCK = "select pg_try_advisory_lock(hashtext('outbox of ' || current_schema()), %s)"
+NEXT_ROWS = """
+select o.id, o.shard, o.topic, o.payload
+from unnest(%(shards)s::int2[]) s
+cross join lateral (
+  select id, shard, topic, payload from outbox
+  where shard = s and topic <> all(%(resting)s::text[])
+  order by id
+  limit %(rows)s
+) o
+order by o.id
+"""
+DELETE = "delete from outbox where id = any(%s)"
+BURY = """
+insert into outbox_dead (id, shard, topic, payload, created_at, reason)
+select id, shard, topic, %(payload)s, created_at, %(reason)s from outbox where id = %(id)s
+on conflict (id) do nothing
+"""
+AGE = """
+select s, coalesce(extract(epoch from (select relay.now()) - o.created_at), 0)::float8
+from unnest(%s::int2[]) s
+left join lateral (select created_at from outbox where shard = s order by id limit 1) o on true
+"""
+
+log = logger(__name__)
+
+
+@dataclass(slots=True)
+class Sent:
+    """One row under way: its messages and what became of each."""
+
+    id: int
+    shard: int
+    topic: str
+    messages: list[Outgoing]
+    outcomes: list[Outcome]
+
+
+class PublisherLoop:
+    """Publishes one schema's outbox. wake(), age() and ready() are for any thread."""
+
+    def __init__(self, connect: Callable[[], Connection], producer: Producer, shards: int) -> None:
+        self.connect = connect
+        self.producer = producer
+        self.shards = shards
+        self.conn: Connection | None = None
+        self.held: list[int] = []
+        self.resting: dict[str, float] = {}
+        self.woken = threading.Event()
+        self.wait_seconds = SHORTEST_WAIT_SECONDS
+        self.problem: str | None = "not connected yet"
+        self.beat = self.locked_at = self.reported_at = time.monotonic()
+
+    def wake(self) -> None:
+        """Say that a transaction with outbox rows has committed. For any thread."""
+        self.woken.set()
+
+    def ready(self) -> str | None:
+        """Return what is missing, None when rows flow (or would)."""
+        return self.problem
+
+    def age(self) -> float:
+        """Return the seconds since the loop last turned: liveness."""
+        return time.monotonic() - self.beat
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish until `stop` is set. A lost database or broker is waited out."""
+        while not stop.is_set():
+            self.beat = time.monotonic()
+            try:
+                if self.turn(stop):
+                    self.wait_seconds = SHORTEST_WAIT_SECONDS
+                    continue
+            except UNAVAILABLE as error:
+                self.disconnect(type(error).__name__)
+            self.woken.wait(self.wait_seconds)
+            self.woken.clear()
+            self.wait_seconds = min(LONGEST_WAIT_SECONDS, self.wait_seconds * 2)
+        self.disconnect("stopped")
+
+    def turn(self, stop: threading.Event) -> bool:
+        """Publish one round of rows; say whether there were any."""
+        conn = self.connection()
+        now = time.monotonic()
+        if len(self.held) < self.shards and now - self.locked_at > LOCK_SECONDS:
+            self.lock_shards(conn)
+        if now - self.reported_at > REPORT_SECONDS:
+            self.report(conn)
+        rows = self.next_rows(conn)
+        if rows:
+            self.publish(rows, stop)
+            self.settle(conn, rows)
+        return bool(rows)
+
+    def connection(self) -> Connection:
+        """Return the connection, made and its shards locked if there was none."""
+        if self.conn is None:
+            self.conn = self.connect()
+            self.problem = None
+            self.lock_shards(self.conn)
+        return self.conn
+
+    def disconnect(self, problem: str) -> None:
+        """Close the connection, and with it give up the shards."""
+        log.info("publisher_disconnected", problem=problem)
+        self.problem = f"database: {problem}"
+        self.held = []
+        if self.conn is not None:
+            self.conn.close()
+        self.conn = None
+
+    def lock_shards(self, conn: Connection) -> None:
+        """Take the shards that nobody holds; another process may hold the rest."""
+        self.locked_at = time.monotonic()
+        for shard in range(self.shards):
+            if shard not in self.held:
+                row = conn.execute(LOCK, (shard,)).fetchone()
+                if row is not None and row[0]:
+                    self.held.append(shard)
+
+    def next_rows(self, conn: Connection) -> list[Sent]:
+        """Return the oldest rows of the held shards, without the topics that rest."""
+        now = time.monotonic()
+        self.resting = {topic: until for topic, until in self.resting.items() if until > now}
+        found = conn.execute(
+            NEXT_ROWS, {"shards": self.held, "resting": list(self.resting), "rows": ROWS}
+        ).fetchall()
+        return [
+            Sent(number, shard, topic, messages_of(topic, payload), [])
+            for number, shard, topic, payload in found
+        ]
+
+    def publish(self, rows: Sequence[Sent], stop: threading.Event) -> None:
+        """Produce all messages of `rows` in order and note what became of each."""
+        messages = [message for row in rows for message in row.messages]
+        outcomes = iter(self.producer.produce_all(messages, stop))
+        for row in rows:
+            row.outcomes = [next(outcomes) for _ in row.messages]
+            for place, outcome in enumerate(row.outcomes):
+                if outcome.state == "refused":
+                    # A batch is refused for one message: only alone it is its own fault.
+                    row.outcomes[place] = self.producer.produce_all([row.messages[place]], stop)[0]
+
+    def settle(self, conn: Connection, rows: Sequence[Sent]) -> None:
+        """Delete what is acknowledged, bury what is refused, let the other topics rest."""
+        failpoints.hit("publisher.after_ack_before_delete")
+        settled: list[int] = []
+        with conn.transaction():
+            for row in rows:
+                waiting = [o.reason for o in row.outcomes if o.state == "retry"]
+                if waiting:
+                    self.rest(row.topic, waiting[0])
+                    continue
+                settled.append(row.id)
+                self.bury(conn, row)
+            conn.execute(DELETE, (settled,))
+        for row in rows:
+            delivered = sum(o.state == "delivered" for o in row.outcomes)
+            counter("relay_outbox_published_total").labels(row.topic).inc(delivered)
+
+    def rest(self, topic: str, reason: str) -> None:
+        """Leave the rows of `topic` for a while; the other topics of the shard go on."""
+        self.resting[topic] = time.monotonic() + TOPIC_REST_SECONDS
+        log.warning("topic_rests", topic=topic, reason=reason)
+
+    def bury(self, conn: Connection, row: Sent) -> None:
+        """Keep the refused messages of `row` in outbox_dead, in the layout of an outbox row."""
+        refused = [i for i, o in enumerate(row.outcomes) if o.state == "refused"]
+        if not refused:
+            return
+        reason = row.outcomes[refused[0]].reason
+        messages = [row.messages[place] for place in refused]
+        payload = outbox.repack([(m.key, m.value, m.headers) for m in messages])
+        conn.execute(BURY, {"id": row.id, "payload": payload, "reason": reason})
+        counter("relay_outbox_dead_total").labels(row.topic).inc(len(refused))
+        log.error("messages_refused", topic=row.topic, reason=reason, messages=len(refused))
+
+    def report(self, conn: Connection) -> None:
+        """Measure how old the oldest row of each held shard is."""
+        self.reported_at = time.monotonic()
+        for shard, age in conn.execute(AGE, (self.held,)).fetchall():
+            gauge("relay_outbox_age_seconds").labels(str(shard)).set(age)
+
+
+def messages_of(topic: str, payload: bytes) -> list[Outgoing]:
+    """Return the messages of one row, expanded."""
+    return [Outgoing(topic, key, value, headers) for key, value, headers in outbox.unpack(payload)]
