@@ -86,7 +86,7 @@ class EventIn(Wire):
     recipient: IdentityText | None = None
     occurred_at: Time | None = None
     data: AnyJson = None
-    dataref: DataRef | None = None
+    dataref: Annotated[DataRef, WithJsonSchema(DataRef.model_json_schema())] | None = None
 
     @model_validator(mode="after")
     def one_of_both(self) -> Self:
