@@ -1,0 +1,1 @@
+"""Tools of the tests: real databases and brokers, never imported by production."""

@@ -1,0 +1,85 @@
+"""Fixtures on real parts. Loaded by pytest for the whole workspace.
+
+RELAY_TEST_DATABASE_URL and RELAY_TEST_KAFKA_BOOTSTRAP name parts that run already; without them
+the devstack starts its own for the session.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relay_common.testing.brokers import Topics
+from relay_common.testing.databases import Clock, Database, Template
+from relay_common.testing.issuer import Issuer
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The superuser's URL of a real server."""
+    given = os.environ.get("RELAY_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    from relay_devstack.postgres import PostgresServer  # noqa: PLC0415 -- only where it is needed
+
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    server.start()
+    yield server.url
+    server.destroy()
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real broker."""
+    given = os.environ.get("RELAY_TEST_KAFKA_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    from relay_devstack.kafka import KafkaCluster  # noqa: PLC0415 -- only where it is needed
+
+    cluster = KafkaCluster(tmp_path_factory.mktemp("kafka"))
+    cluster.start()
+    yield cluster.bootstrap
+    cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def database_template(postgres_url: str) -> Iterator[Template]:
+    """The migrated database of this run."""
+    template = Template(postgres_url)
+    yield template
+    template.drop(template.name)
+
+
+@pytest.fixture
+def database(database_template: Template) -> Iterator[Database]:
+    """A fresh migrated database for one test."""
+    with database_template.clone() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def clock(database: Database) -> Clock:
+    """relay.now() of `database`, to shift, freeze and thaw."""
+    return Clock(database)
+
+
+@pytest.fixture
+def topics(kafka_bootstrap: str) -> Iterator[Topics]:
+    """Topics of one test: `topics.create("relay.events")` returns the full name."""
+    made = Topics(kafka_bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def issuer() -> Issuer:
+    """Signs access tokens; give `issuer.fetch_jwks` to the verifier."""
+    return Issuer()
+
+
+def repository() -> Path:
+    """Return the root of the checkout, for tests that read committed files."""
+    return Path(__file__).parents[4]
