@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from relay_devstack import stack, topics
+from relay_devstack.addresses import running_addresses
 from relay_devstack.errors import DevstackError
 from relay_devstack.layout import state_dir
 from relay_devstack.postgres import PostgresServer
@@ -48,7 +49,7 @@ def logs(arguments: argparse.Namespace) -> None:
 
 def migrate(arguments: argparse.Namespace) -> None:
     """Apply the missing migrations to the stack's database."""
-    url = stack.addresses(state_dir())["RELAY_DATABASE_URL"]
+    url = running_addresses(state_dir())["RELAY_DATABASE_URL"]
     migration = [sys.executable, "-m", "relay_common.migrate", "--database-url", url]
     os.execv(sys.executable, migration)  # noqa: S606 -- becomes the migration runner
 
@@ -62,7 +63,7 @@ def create_topics(arguments: argparse.Namespace) -> None:
 
 def psql(arguments: argparse.Namespace) -> None:
     """Open a prompt on the stack's database."""
-    url = stack.addresses(state_dir())["RELAY_DATABASE_URL"]
+    url = running_addresses(state_dir())["RELAY_DATABASE_URL"]
     program = PostgresServer(state_dir()).binaries() / "psql"
     os.execv(program, ["psql", url])  # noqa: S606 -- becomes psql
 
@@ -98,7 +99,7 @@ def main() -> int:
 
 
 def _kafka_of_stack() -> str:
-    return stack.addresses(state_dir())["RELAY_KAFKA_BOOTSTRAP"]
+    return running_addresses(state_dir())["RELAY_KAFKA_BOOTSTRAP"]
 
 
 if __name__ == "__main__":

@@ -7,17 +7,23 @@ decisions of the approval surface. `PUT` the facts a test needs; they are kept i
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Query
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
 from relay_devstack.errors import disk_faults
-from relay_devstack.tokens import DEFAULT_LIFETIME_SECONDS, Grant, SigningKey
+from relay_devstack.tokens import (
+    DEFAULT_LIFETIME_SECONDS,
+    IDENTITY,
+    NAMESPACE,
+    Grant,
+    SigningKey,
+)
 
-Identity = Annotated[str, Field(pattern=r"^(agent|subscriber|client):\S{1,400}$")]
-Namespace = Annotated[str, Field(pattern=r"^\S{1,128}$")]
+Identity = Annotated[str, Field(pattern=IDENTITY)]
+Namespace = Annotated[str, Field(pattern=NAMESPACE)]
 
 
 class _Strict(BaseModel):
@@ -60,7 +66,7 @@ class Approval(Place):
     """A decision taken on the approval surface."""
 
     responder: Identity
-    decision: Literal["accept", "accept_with_edits", "reject"] | str
+    decision: str
     subject_digest: str
 
 
@@ -122,10 +128,10 @@ def _add_facts(app: FastAPI, facts: Facts) -> None:
 
     @app.get("/relationships")
     async def relationship(
-        place: Annotated[Place, Query()], sender: Identity, recipient: Identity
+        tenant: Namespace, environment: Namespace, sender: Identity, recipient: Identity
     ) -> dict[str, object]:
-        key = ("relationship", place.tenant, place.environment, sender, recipient)
-        fact = facts.get(*key) or {"relationship": "unknown"}
+        fact = facts.get("relationship", tenant, environment, sender, recipient)
+        fact = fact or {"relationship": "unknown"}
         return {"sender": sender, "recipient": recipient, "relationship": fact["relationship"]}
 
     @app.put("/guardians", status_code=204)
@@ -133,8 +139,10 @@ def _add_facts(app: FastAPI, facts: Facts) -> None:
         facts.put(fact, "guardians", fact.tenant, fact.environment, fact.child)
 
     @app.get("/guardians")
-    async def guardians(place: Annotated[Place, Query()], child: Identity) -> dict[str, object]:
-        fact = facts.get("guardians", place.tenant, place.environment, child) or {"guardians": []}
+    async def guardians(
+        tenant: Namespace, environment: Namespace, child: Identity
+    ) -> dict[str, object]:
+        fact = facts.get("guardians", tenant, environment, child) or {"guardians": []}
         return {"child": child, "guardians": fact["guardians"]}
 
     @app.put("/approvals/{reference}", status_code=204)
@@ -142,8 +150,10 @@ def _add_facts(app: FastAPI, facts: Facts) -> None:
         facts.put(fact, "approval", fact.tenant, fact.environment, reference)
 
     @app.get("/approvals/{reference}")
-    async def approval(reference: str, place: Annotated[Place, Query()]) -> dict[str, object]:
-        fact = facts.get("approval", place.tenant, place.environment, reference)
+    async def approval(
+        reference: str, tenant: Namespace, environment: Namespace
+    ) -> dict[str, object]:
+        fact = facts.get("approval", tenant, environment, reference)
         if fact is None:
             raise HTTPException(404, "no such decision")
         return {"reference": reference, **fact}

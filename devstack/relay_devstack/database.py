@@ -1,5 +1,7 @@
 """The database of a stack: made, migrated, and its service roles given passwords."""
 
+from collections.abc import Mapping
+
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -21,35 +23,38 @@ def create_database(server_url: str, name: str) -> None:
             conn.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
 
 
-def prepare(url: str, secret: str) -> list[str]:
-    """Migrate the database of `url` and let every service role log in; return the names applied.
+def prepare(url: str, passwords: Mapping[str, str]) -> list[str]:
+    """Migrate the database of `url` and let its roles log in; return the names applied.
 
+    `passwords` by role; a role that can log in already is left as it is.
     Raises StartFailedError when it cannot be reached or its history differs from ours.
     """
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=10) as conn:
             applied = migrate(conn, read_migrations())
-            for role in ROLES:
-                _let_in(conn, url, role, derived_password(secret, role))
+            for role, password in passwords.items():
+                _let_in(conn, url, role, password)
     except psycopg.OperationalError as error:
         raise StartFailedError(
-            f"The database {without_login(url)} does not answer ({str(error).strip()}): start it, "
-            "or unset RELAY_DATABASE_URL to get one."
+            f"The database at {without_login(url)} does not answer ({str(error).strip()}): start "
+            "it, or unset RELAY_DATABASE_URL to get one."
         ) from error
     except MigrationRefusedError as error:
         raise StartFailedError(
-            f"Another version of Relay migrated this database ({error}): `make db-reset` throws away "
-            "the stack's own data; for a database you brought, bring a new one."
+            f"Another version of Relay migrated this database ({error}): `make db-reset` throws "
+            "away the stack's own data; instead of a database you brought, bring a new one."
         ) from error
     return applied
 
 
-def password_secret(url: str, fallback: str) -> str:
-    """Return what role passwords derive from.
+def role_passwords(url: str, fallback: str) -> dict[str, str]:
+    """Return the password of every role.
 
-    The owner's password where it has one, so that stacks that share a server agree.
+    They derive from the owner's password, so that stacks that share a server agree; from the
+    secret `fallback` where the owner has none.
     """
-    return str(conninfo_to_dict(url).get("password") or fallback)
+    secret = str(conninfo_to_dict(url).get("password") or fallback)
+    return {role: derived_password(secret, role) for role in ROLES}
 
 
 def without_login(url: str) -> str:

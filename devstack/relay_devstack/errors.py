@@ -7,7 +7,8 @@ DevstackError
 ├── PortTakenError        somebody else listens where this stack must
 ├── DiskFullError         no space, or no right to write
 ├── StartFailedError      a process of the stack died or did not become ready
-└── NotRunningError       nothing to talk to: `make up` first
+├── NotRunningError       nothing to talk to: `make up` first
+└── MalformedGrantError   a token was asked for somebody who cannot be
 """
 
 import errno
@@ -46,6 +47,10 @@ class StartFailedError(DevstackError):
 
 class NotRunningError(DevstackError):
     """No stack is running in this state folder."""
+
+
+class MalformedGrantError(DevstackError):
+    """A token was asked for a sub, tenant or environment that no token of Access has."""
 
 
 @contextmanager

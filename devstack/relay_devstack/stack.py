@@ -1,6 +1,5 @@
 """A whole stack of one state folder: `up` makes everything ready, `down` ends what `up` started."""
 
-import json
 import os
 import shutil
 import signal
@@ -9,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from relay_devstack import database, jars, services, topics
+from relay_devstack.addresses import remember, remembered
 from relay_devstack.daemons import Daemon
-from relay_devstack.errors import NotRunningError, disk_faults
 from relay_devstack.kafka import KafkaCluster
 from relay_devstack.locks import only_one
 from relay_devstack.ports import PortBook
 from relay_devstack.postgres import PostgresServer
-from relay_devstack.secrets import derived_password, kept_secret, write_private
+from relay_devstack.secrets import kept_secret
 from relay_devstack.terminal import Terminal
 from relay_devstack.tokens import AUDIENCE, ISSUER
 
@@ -44,7 +43,7 @@ class Stack:
                 started = [pool.submit(self._postgres), pool.submit(self._kafka)]
             database_url, bootstrap = (future.result() for future in started)
             addresses = self._relay(database_url, bootstrap)
-            self._remember(addresses)
+            remember(self._state_dir, addresses, self._own(addresses))
             return addresses
 
     def down(self) -> list[str]:
@@ -75,7 +74,7 @@ class Stack:
             server.start()
             database.create_database(server.url, DATABASE)
             given = server.database_url(DATABASE)
-        applied = database.prepare(given, self._password_secret(given))
+        applied = database.prepare(given, self._passwords(given))
         self._terminal.say(f"PostgreSQL is ready, {len(applied)} migrations applied")
         return given
 
@@ -115,23 +114,16 @@ class Stack:
         }
 
     def _passwords(self, database_url: str) -> dict[str, str]:
-        secret = self._password_secret(database_url)
-        return {role: derived_password(secret, role) for role in database.ROLES}
-
-    def _password_secret(self, database_url: str) -> str:
-        return database.password_secret(database_url, kept_secret(self._state_dir, "roles"))
+        return database.role_passwords(database_url, kept_secret(self._state_dir, "roles"))
 
     def _given(self, variable: str) -> str | None:
         """Return what the developer brings; this stack's own address, exported, is not that."""
         given = self._environ.get(variable)
-        own = _remembered(self._state_dir, "own").get(variable)
+        own = remembered(self._state_dir, "own").get(variable)
         return given if given and given != own else None
 
-    def _remember(self, addresses: Mapping[str, str]) -> None:
-        own = {name: value for name, value in addresses.items() if self._given(name) is None}
-        with disk_faults(self._state_dir):
-            content = json.dumps({"addresses": dict(addresses), "own": own}, indent=1)
-            write_private(self._state_dir / "stack.json", content.encode())
+    def _own(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in addresses.items() if self._given(name) is None}
 
     def _stop_together(self, names: tuple[str, ...]) -> list[str]:
         with ThreadPoolExecutor(len(names)) as pool:
@@ -140,16 +132,3 @@ class Stack:
 
     def _stop_one(self, name: str) -> bool:
         return Daemon(self._state_dir, name).stop(signal.SIGTERM)
-
-
-def addresses(state_dir: Path) -> dict[str, str]:
-    """Return the addresses of the running stack. Raises NotRunningError when it is not up."""
-    known = _remembered(state_dir, "addresses")
-    if not known or Daemon(state_dir, "gateway").process() is None:
-        raise NotRunningError(f"No stack is running in {state_dir}: run `make up` first.")
-    return known
-
-
-def _remembered(state_dir: Path, part: str) -> dict[str, str]:
-    file = state_dir / "stack.json"
-    return json.loads(file.read_text())[part] if file.exists() else {}

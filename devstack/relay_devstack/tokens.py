@@ -1,6 +1,7 @@
 """Access tokens as Access makes them (RFC 9068), signed with the stand-in's own key."""
 
 import json
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from relay_devstack.errors import NotRunningError, disk_faults
+from relay_devstack.errors import MalformedGrantError, NotRunningError, disk_faults
 from relay_devstack.secrets import write_private
 
 ISSUER = "https://access.devstack.localhost"
 AUDIENCE = "relay"
+IDENTITY = r"^(agent|subscriber|client):\S{1,400}$"
+NAMESPACE = r"^\S{1,128}$"
 DEFAULT_LIFETIME_SECONDS = 12 * 3600
 
 
@@ -45,7 +48,11 @@ class SigningKey:
             write_private(self._file, _new_key())
 
     def token(self, grant: Grant) -> str:
-        """Return an access token for `grant`. Raises NotRunningError before the first start."""
+        """Return an access token for `grant`.
+
+        Raises MalformedGrantError, or NotRunningError before the first start.
+        """
+        _check(grant)
         now = int(time.time())  # noqa: TID251 -- a claim of the issuer, not a rule of Relay
         claims: dict[str, object] = {
             "iss": ISSUER,
@@ -79,6 +86,16 @@ class SigningKey:
         if not self._file.exists():
             raise NotRunningError("There is no signing key yet: run `make up` first.")
         return self._file.read_bytes()
+
+
+def _check(grant: Grant) -> None:
+    if not re.match(IDENTITY, grant.sub):
+        raise MalformedGrantError(
+            f"sub must be agent:…, subscriber:… or client:… without spaces, found {grant.sub!r}."
+        )
+    for name, value in (("tenant", grant.tenant), ("environment", grant.environment)):
+        if not re.match(NAMESPACE, value):
+            raise MalformedGrantError(f"{name} must be a word without spaces, found {value!r}.")
 
 
 def _new_key() -> bytes:
