@@ -23,6 +23,7 @@ LONGEST_WAIT_SECONDS = 0.25
 LOCK_SECONDS = 1.0
 TOPIC_REST_SECONDS = 5.0
 REPORT_SECONDS = 5.0
+UNANSWERED_SECONDS = 5.0
 
 LOCK = "select pg_try_advisory_lock(hashtext('outbox of ' || current_schema()), %s)"
 NEXT_ROWS = """
@@ -75,6 +76,7 @@ class PublisherLoop:
         self.woken = threading.Event()
         self.wait_seconds = SHORTEST_WAIT_SECONDS
         self.problem: str | None = "not connected yet"
+        self.waiting_since: float | None = None
         self.beat = self.locked_at = self.reported_at = time.monotonic()
 
     def wake(self) -> None:
@@ -83,11 +85,14 @@ class PublisherLoop:
 
     def ready(self) -> str | None:
         """Return what is missing, None when rows flow (or would)."""
+        since = self.waiting_since
+        if since is not None and time.monotonic() - since > UNANSWERED_SECONDS:
+            return "kafka: no acknowledgement"
         return self.problem
 
     def age(self) -> float:
-        """Return the seconds since the loop last turned: liveness."""
-        return time.monotonic() - self.beat
+        """Return the seconds since the loop last turned; to wait for Kafka is no fault of it."""
+        return 0.0 if self.waiting_since is not None else time.monotonic() - self.beat
 
     def run(self, stop: threading.Event) -> None:
         """Publish until `stop` is set. A lost database or broker is waited out."""
@@ -114,7 +119,9 @@ class PublisherLoop:
             self.report(conn)
         rows = self.next_rows(conn)
         if rows:
+            self.waiting_since = time.monotonic()
             self.publish(rows, stop)
+            self.waiting_since = None
             self.settle(conn, rows)
         return bool(rows)
 
