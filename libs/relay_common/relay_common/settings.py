@@ -4,7 +4,7 @@ Shared settings are `RELAY_…`; a service's own have its prefix (`RELAY_MATCHER
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -45,6 +45,11 @@ class CommonSettings(BaseSettings):
     http_password: SecretStr | None = None
     stream_password: SecretStr | None = None
     pool_size: Annotated[int, Field(ge=1, le=200)] = 8
+
+    @classmethod
+    def read(cls) -> Self:
+        """Return the settings that the environment gives. Raises ValidationError naming a fault."""
+        return cls.model_validate({})
 
     def topic(self, name: str) -> str:
         """Return the name of the Relay topic `name` in this installation."""

@@ -21,7 +21,7 @@ def test_shared_settings_have_one_name_and_own_ones_the_prefix(monkeypatch: pyte
     monkeypatch.setenv("RELAY_SHOP_HTTP_PORT", "8123")
     monkeypatch.setenv("RELAY_SHOP_SHELVES", "4")
     monkeypatch.setenv("RELAY_SHOP_DATABASE_URL", "postgresql://elsewhere/x")
-    settings = ShopSettings()
+    settings = ShopSettings.read()
     assert settings.database_url == "postgresql://db/relay"
     assert (settings.http_port, settings.shelves) == (8123, 4)
 
@@ -29,7 +29,7 @@ def test_shared_settings_have_one_name_and_own_ones_the_prefix(monkeypatch: pyte
 def test_topics_and_groups_carry_the_prefixes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RELAY_TOPIC_PREFIX", "t1.")
     monkeypatch.setenv("RELAY_GROUP_PREFIX", "g1")
-    settings = ShopSettings()
+    settings = ShopSettings.read()
     assert settings.topic("relay.events") == "t1.relay.events"
     assert settings.group("matcher") == "g1.matcher"
 
@@ -37,12 +37,12 @@ def test_topics_and_groups_carry_the_prefixes(monkeypatch: pytest.MonkeyPatch):
 def test_a_missing_database_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RELAY_DATABASE_URL")
     with pytest.raises(ValidationError, match="RELAY_DATABASE_URL"):
-        ShopSettings()
+        ShopSettings.read()
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RELAY_SHOP_HTTP_PASSWORD", "canary-secret")
-    settings = ShopSettings()
+    settings = ShopSettings.read()
     assert "canary" not in repr(settings)
     assert password(settings.http_password) == "canary-secret"
     assert password(settings.stream_password) is None

@@ -1,0 +1,123 @@
+"""What every service does before it serves: its roles, its database, whom it trusts.
+
+Called from `__main__` only, in the order in which a process comes up.
+"""
+
+import argparse
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import psycopg
+
+from relay_common.avro import Codec
+from relay_common.db import (
+    Connection,
+    Installation,
+    check_server,
+    connect,
+    installation,
+    role_conninfo,
+    wait_for_schema,
+)
+from relay_common.settings import CommonSettings, password
+from relay_common.telemetry import logger
+from relay_common.tokens import TokenVerifier, jwks_over_http
+
+Side = Literal["http", "stream"]
+AGAIN_SECONDS = 1.0
+PROBE_SECONDS = 1.0
+log = logger(__name__)
+
+
+def parse_roles(service: str, offered: Sequence[str]) -> frozenset[str]:
+    """Return the roles of `--roles`, all `offered` ones without it. Exits with 2 for another."""
+    parser = argparse.ArgumentParser(prog=f"relay_{service}")
+    parser.add_argument("--roles", default=",".join(offered), help="default: %(default)s")
+    roles = frozenset(parser.parse_args().roles.split(","))
+    if not roles <= set(offered):
+        parser.error(f"expected roles out of {', '.join(offered)}, found {', '.join(roles)}")
+    return roles
+
+
+def conninfo_of(settings: CommonSettings, service: str, side: Side) -> str:
+    """Return how `service` logs in on one of its two sides (design §6)."""
+    secret = settings.http_password if side == "http" else settings.stream_password
+    return role_conninfo(settings.database_url, f"relay_{service}_{side}", password(secret))
+
+
+def stream_connector(settings: CommonSettings, service: str) -> Callable[[], Connection]:
+    """Return how the loops of `service` connect; each new connection proves the server first."""
+    conninfo = conninfo_of(settings, service, "stream")
+
+    def checked() -> Connection:
+        conn = connect(conninfo, f"relay-{service}")
+        check_server(conn, allow_unsafe_durability=settings.unsafe_durability)
+        return conn
+
+    return checked
+
+
+def wait_for_database(
+    settings: CommonSettings, service: str, side: Side, version: str
+) -> Installation:
+    """Return who the database is, once it answers, is safe and has the migration `version`.
+
+    Raises UnsafeDatabase for a server that could forget what it has acknowledged.
+    """
+    conninfo = conninfo_of(settings, service, side)
+    while True:
+        try:
+            with connect(conninfo, f"relay-{service}") as conn:
+                check_server(conn, allow_unsafe_durability=settings.unsafe_durability)
+                wait_for_schema(conn, version, threading.Event())
+                return installation(conn)
+        except psycopg.OperationalError:
+            log.warning("database_awaited", exc_info=True)
+            time.sleep(AGAIN_SECONDS)
+
+
+def verifier_of(settings: CommonSettings) -> TokenVerifier:
+    """Return the verifier of the tokens that this installation trusts."""
+    fetch = jwks_over_http(settings.access_jwks_url)
+    return TokenVerifier(settings.access_issuer, settings.access_audience, fetch)
+
+
+def codec_of(settings: CommonSettings) -> Codec:
+    """Return the codec for the schemas and the registry of `settings`."""
+    return Codec(settings.schema_dir, settings.schema_registry_url)
+
+
+class Probe:
+    """Asks something every second, so that readiness tells the truth without waiting."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        """`ask` raises when there is no answer; it brings its own time limit."""
+        self.ask = ask
+        self.missing: str | None = "not asked yet"
+
+    def run(self, stop: threading.Event) -> None:
+        """Ask until `stop` is set."""
+        while not stop.is_set():
+            try:
+                self.ask()
+                self.missing = None
+            except Exception as error:
+                self.missing = f"no answer: {type(error).__name__}"
+            stop.wait(PROBE_SECONDS)
+
+    def ready(self) -> str | None:
+        """Return what is missing, None after a good answer."""
+        return self.missing
+
+
+def database_probe(settings: CommonSettings, service: str) -> Probe:
+    """Return the probe of the HTTP side's database."""
+    conninfo = conninfo_of(settings, service, "http")
+
+    def ask() -> None:
+        with connect(conninfo, f"relay-{service}-probe") as conn:
+            conn.execute("select 1")
+
+    return Probe(ask)

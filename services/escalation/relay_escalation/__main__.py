@@ -1,0 +1,75 @@
+"""The escalation process: follows the lifecycle of waitpoints. Read top to bottom."""
+
+import sys
+
+from relay_common.http import create_app
+from relay_common.kafka import ConsumerLoop, ConsumerSettings
+from relay_common.producer import Producer
+from relay_common.publisher import PublisherLoop
+from relay_common.runtime import Loop, Readiness, ServiceProcess, run
+from relay_common.startup import (
+    codec_of,
+    parse_roles,
+    stream_connector,
+    verifier_of,
+    wait_for_database,
+)
+from relay_common.telemetry import configure_logs
+
+from relay_escalation.consumer import LifecycleConsumer
+from relay_escalation.settings import EscalationSettings
+
+SERVICE = "escalation"
+SCHEMA = "0004_pre_escalation"
+ROLES = ("http", "consumer", "publisher")
+
+
+def main() -> int:
+    """Run escalation until it is told to stop; return the exit code."""
+    roles = parse_roles(SERVICE, ROLES)
+    settings = EscalationSettings.read()
+    configure_logs(SERVICE, settings.log_level)
+
+    wait_for_database(settings, SERVICE, "stream", SCHEMA)
+    connect = stream_connector(settings, SERVICE)
+    producer = Producer(settings.kafka_bootstrap, "relay-escalation")
+    publisher = PublisherLoop(connect, producer, settings.outbox_shards)
+    consumer = ConsumerLoop(
+        ConsumerSettings(
+            bootstrap=settings.kafka_bootstrap,
+            group=settings.group(SERVICE),
+            topics=(settings.topic("relay.waitpoints"),),
+            outbox_shards=settings.outbox_shards,
+        ),
+        connect,
+        LifecycleConsumer(codec_of(settings)),
+        committed=publisher.wake,
+    )
+
+    readiness = Readiness()
+    loops: list[Loop] = []
+    if "consumer" in roles:
+        readiness.add("consumer", consumer.ready)
+        loops.append(Loop("consumer", consumer.run, consumer.age))
+    if "publisher" in roles:
+        readiness.add("publisher", publisher.ready)
+        loops.append(Loop("publisher", publisher.run, publisher.age))
+
+    process = ServiceProcess(
+        name=SERVICE,
+        app=create_app("Relay escalation", "0.1.0", verifier_of(settings))
+        if "http" in roles
+        else None,
+        loops=loops,
+        host=settings.http_host,
+        port=settings.http_port,
+        internal_port=settings.internal_port,
+        readiness=readiness,
+    )
+    code = run(process)
+    producer.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

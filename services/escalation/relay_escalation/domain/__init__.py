@@ -1,0 +1,1 @@
+"""Pure rules of escalation: no I/O, no clock."""
