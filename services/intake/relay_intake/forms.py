@@ -138,9 +138,9 @@ class CloudEventIn(BaseModel):
 
 
 class Raw(msgspec.Struct):
-    """The part of an event that travels byte for byte as it came."""
+    """The part of an event that travels byte for byte as it came; empty when there is none."""
 
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
 
 
 class RawBatch(msgspec.Struct):
@@ -197,7 +197,7 @@ def read_binary(attributes: Mapping[str, str], content_type: str, body: bytes) -
     if content_type:
         found["datacontenttype"] = content_type
     models = validated(CloudEventIn, {(): found})
-    return cloud_form(models, [Raw(msgspec.Raw(body) if body else None)], [()])
+    return cloud_form(models, [Raw(msgspec.Raw(body))], [()])
 
 
 def listed(found: Json, place: str) -> Sequence[Json]:
@@ -239,7 +239,8 @@ def fault(name: str, path: Path) -> ErrorDetails:
 def sized(raws: Sequence[Raw], paths: Sequence[Path]) -> list[bytes | None]:
     """Return the data of each event. Raises PayloadTooLarge naming every one that is too large."""
     limit = limits.EVENT_DATA_BYTES
-    sizes = [0 if raw.data is None else len(bytes(raw.data)) for raw in raws]
+    contents = [bytes(raw.data) for raw in raws]
+    sizes = [len(data) for data in contents]
     if max(sizes) > limit.default:
         wanted = f"expected at most {limit.default} bytes, or dataref, found"
         raise PayloadTooLarge(
@@ -251,8 +252,7 @@ def sized(raws: Sequence[Raw], paths: Sequence[Path]) -> list[bytes | None]:
                 if size > limit.default
             ],
         )
-    present = [None if raw.data is None else bytes(raw.data) for raw in raws]
-    return [None if data == b"null" else data for data in present]
+    return [None if data in (b"", b"null") else data for data in contents]
 
 
 def own_form(models: Sequence[EventIn], raws: Sequence[Raw], paths: Sequence[Path]) -> list[Event]:
