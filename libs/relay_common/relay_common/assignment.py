@@ -190,17 +190,14 @@ class Assignment:
     def view(self) -> dict[Place, LogView]:
         """Return the unplaced partitions as the broker shows them, those it does show."""
         found: dict[Place, LogView] = {}
-        self.topic_ids.update(self.read_topic_ids())
-        for place in sorted(self.unplaced):
-            topic_id = self.topic_ids.get(place[0])
-            if topic_id is None:
-                continue
-            try:
+        known = self.read_topic_ids()
+        self.topic_ids.update(known)
+        try:
+            for place in sorted(place for place in self.unplaced if place[0] in known):
                 ends = self.consumer.get_watermark_offsets(TopicPartition(*place), ANSWER_SECONDS)
-            except KafkaException as error:
-                self.problem = name_of(error)
-            else:
-                found[place] = LogView(topic_id, *ends)
+                found[place] = LogView(known[place[0]], *ends)
+        except KafkaException as error:
+            self.problem = name_of(error)
         return found
 
     def stop_partition(self, place: Place, reason: str) -> None:
@@ -272,9 +269,8 @@ class Assignment:
 
     def inspect(self) -> None:
         """See whether the broker answers, topics are still the same ones, and measure the lag."""
-        changed = {
-            t for t, topic_id in self.read_topic_ids().items() if self.topic_ids.get(t) != topic_id
-        }
+        known = self.read_topic_ids()
+        changed = {topic for topic in known if known[topic] != self.topic_ids.get(topic)}
         self.displace({place for place in self.expected if place[0] in changed})
         self.unplaced.update(self.stopped)
         for place, expected in self.expected.items():
