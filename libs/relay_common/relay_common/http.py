@@ -203,7 +203,7 @@ def caller(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
     return checked
 
 
-def idempotency_key(request: Request) -> str:
+async def idempotency_key(request: Request) -> str:
     """Return the Idempotency-Key, quoted (RFC 8941 string) or bare (design D20).
 
     Raises IdempotencyKeyRequired or IdempotencyKeyInvalid.

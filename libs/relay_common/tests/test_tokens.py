@@ -273,3 +273,16 @@ async def test_concurrent_first_callers_share_one_fetch(issuer: Issuer):
     found = await asyncio.gather(*(cache.key("ES256") for _ in range(50)))
     assert all(found)
     assert issuer.asked == 1
+
+
+async def test_a_check_holds_for_seconds_and_no_longer(verifier: TokenVerifier, issuer: Issuer):
+    clock = Clock()
+    verifier.keys = KeyCache(issuer.fetch, clock=clock, max_age_seconds=1)
+    given = token("RS256")
+    assert await verifier.verify(given)
+    issuer.jwks = {"keys": [public_jwk("ES256")]}
+    clock.now += 4
+    assert await verifier.verify(given)
+    clock.now += 60
+    with pytest.raises(InvalidToken):
+        await verifier.verify(given)
