@@ -12,7 +12,6 @@ from relay_common.combiner import Answer, refusal
 from relay_common.errors import (
     InternalError,
     LimitHit,
-    NotFound,
     PayloadTooLarge,
     RequestTimeout,
     UnsupportedMediaType,
@@ -52,7 +51,9 @@ class Edge:
     async def guarded(self, scope: Scope, receive: Receive, seen: "Seen") -> None:
         """Answer 500 without content for an exception that no handler knows."""
         try:
-            if refused := bad_target(scope):
+            # Like a byte that is not UTF-8: an id with it is unknown, and answered as such.
+            scope["path"] = scope["path"].replace("\x00", "\ufffd")
+            if refused := bad_query(scope):
                 await respond(refused, seen)
             else:
                 await self.app(scope, receive, seen)
@@ -85,10 +86,8 @@ def known_method(method: str) -> str:
     return method if method in {"GET", "PUT", "POST", "PATCH", "DELETE", "HEAD"} else "other"
 
 
-def bad_target(scope: Scope) -> Answer | None:
-    """Return the refusal of a NUL in path or query, which no text column can hold."""
-    if "\x00" in scope["path"]:
-        return refusal(NotFound())
+def bad_query(scope: Scope) -> Answer | None:
+    """Return the refusal of a NUL in the query, which no text column can hold."""
     if b"%00" in scope["query_string"]:
         return refusal(ValidationFailed("Expected query parameters without NUL, found one."))
     return None

@@ -138,7 +138,7 @@ async def test_the_first_deadline_stands_so_it_is_not_in_the_fingerprint(client:
     [
         ("/nothing", "GET", 404, "not_found"),
         ("/v1/things/", "GET", 404, "not_found"),
-        ("/v1/things/%00", "GET", 404, "not_found"),
+        ("/v1/things/%00", "GET", 404, "waitpoint_not_found"),
         ("/v1/things/wp_1", "GET", 404, "waitpoint_not_found"),
         ("/v1/things", "PUT", 405, "method_not_allowed"),
         ("/v1/list?limit=x", "GET", 422, "validation_failed"),
