@@ -112,7 +112,7 @@ async def tenant_transaction(
             )
             yield conn
     except UNAVAILABLE as error:
-        raise StoreUnavailable(f"expected an answer of the database: {error}") from error
+        raise StoreUnavailable from error  # what the driver says is not for the caller
 
 
 def check_server(conn: Connection, *, allow_unsafe_durability: bool) -> None:
