@@ -345,6 +345,10 @@ class ConditionInvalid(Invalid, code="condition_invalid"):
     """Expected a condition that compiles and is bounded."""
 
 
+class SchemaInvalid(Invalid, code="schema_invalid"):
+    """Expected a JSON Schema (2020-12) that compiles, stays inside itself and is bounded."""
+
+
 class TimeWindowRequired(Invalid, code="time_window_required"):
     """Expected a time window, because the list names no key."""
 

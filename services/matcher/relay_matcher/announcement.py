@@ -1,0 +1,242 @@
+"""What the matcher announces, packed by hand: Avro bytes around JSON that exists already.
+
+A lifecycle event goes to `relay.waitpoints`, into the waiter's mailbox, and on the topic that the
+waitpoint names; all three carry the same message id, derived from waitpoint and revision.
+"""
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from relay_common.ids import derive_id, encode_id
+from relay_common.match_key import MatchKey, owner_key, prefixed
+from relay_common.outbox import OutMessage
+from relay_common.wire import rfc3339
+
+from relay_matcher.domain.rendering import lifecycle_head
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+KINDS = {"message": b"\0", "waitpoint_event": b"\2", "early_event": b"\4"}
+STATES = {"available": b"\0", "held": b"\2", "acked": b"\4"}
+NULL = b"\0"
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Subject(msgspec.Struct, frozen=True, gc=False):
+    """The waitpoint that a lifecycle event is about, as it is after the change."""
+
+    id: uuid.UUID
+    key: MatchKey
+    waiter: str
+    kind: str
+    state: str
+    revision: int
+    activation: int
+    expires_at: datetime
+    deliver_topic: str | None
+
+
+class Body(msgspec.Struct, frozen=True, gc=False):
+    """JSON in up to three parts; `shared` is stored once per outbox row for all its messages."""
+
+    head: bytes
+    shared: bytes | None = None
+    tail: bytes = b""
+
+    def size(self) -> int:
+        """Return the bytes of the whole."""
+        return len(self.head) + len(self.shared or b"") + len(self.tail)
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record for a mailbox: `supersedes` is acknowledged in the same step."""
+
+    owner: str
+    message_id: bytes
+    kind: str
+    type: str
+    state: str = "available"
+    waitpoint_id: str | None = None
+    supersedes: bytes | None = None
+    wakes: bool = True
+    relationship: str | None = None
+
+
+class Announcer:
+    """Packs announcements for the topics of this installation."""
+
+    def __init__(self, prefix: Callable[[str], bytes], topic: Callable[[str], str]) -> None:
+        """`prefix` gives the framing of a schema, `topic` the name of a topic here."""
+        self.waitpoints = topic("relay.waitpoints")
+        self.mailbox = topic("relay.mailbox")
+        self.topics = topic("relay.topics")
+        self.waitpoints_prefix = prefix("relay.waitpoints.v1")
+        self.mailbox_prefix = prefix("relay.mailbox.v1")
+        self.topics_prefix = prefix("relay.topics.v1")
+
+    def lifecycle(
+        self,
+        subject: Subject,
+        name: str,
+        at: datetime,
+        waitpoint: Body,
+        *,
+        supersedes: bytes | None = None,
+        trace: Headers = (),
+    ) -> list[OutMessage]:
+        """Return the messages of the lifecycle event `name` (`waitpoint.resolved`, …).
+
+        `waitpoint` is the rendered waitpoint; its tail may carry members that follow it.
+        """
+        message_id = message_id_of(subject.id, subject.revision)
+        occurred_at = rfc3339(at)
+        body = Body(
+            lifecycle_head(name, message_id, subject.revision, occurred_at) + waitpoint.head,
+            waitpoint.shared,
+            waitpoint.tail + b"}",
+        )
+        headers = cloud_event(subject, name, message_id, occurred_at) + trace
+        external = encode_id("wp_", subject.id.bytes)
+        record = Record(
+            subject.waiter,
+            message_id,
+            "waitpoint_event",
+            name,
+            waitpoint_id=external,
+            supersedes=supersedes,
+        )
+        messages = [
+            self.waitpoint_event(subject, name, at, body, headers),
+            self.record(subject.key, record, body, headers),
+        ]
+        if subject.deliver_topic is not None:
+            messages.append(self.topic_message(subject, name, at, body, headers))
+        return messages
+
+    def waitpoint_event(
+        self, subject: Subject, name: str, at: datetime, body: Body, headers: Headers
+    ) -> OutMessage:
+        """Return the message for `relay.waitpoints`."""
+        key = subject.key
+        head = b"".join(
+            (
+                self.waitpoints_prefix,
+                text(key.tenant),
+                text(key.environment),
+                message_id_of(subject.id, subject.revision),
+                text(name),
+                text(encode_id("wp_", subject.id.bytes)),
+                long(subject.revision),
+                long(subject.activation),
+                text(subject.waiter),
+                text(subject.kind),
+                text(subject.state),
+                text(key.event_type),
+                text(key.correlation_key),
+                long(micros(at)),
+                long(micros(subject.expires_at)),
+                b"\0",
+                long(body.size()),
+                body.head,
+            )
+        )
+        return OutMessage(self.waitpoints, key.encoded(), head, headers, body.shared, body.tail)
+
+    def record(self, key: MatchKey, record: Record, body: Body, headers: Headers) -> OutMessage:
+        """Return the message that appends `record` to its owner's mailbox."""
+        head = b"".join(
+            (
+                self.mailbox_prefix,
+                text(key.tenant),
+                text(key.environment),
+                text(record.owner),
+                record.message_id,
+                KINDS[record.kind],
+                text(record.type),
+                STATES[record.state],
+                NULL,
+                optional(record.relationship),
+                optional(record.waitpoint_id),
+                NULL if record.supersedes is None else b"\2" + record.supersedes,
+                b"\1" if record.wakes else b"\0",
+                long(body.size()),
+                body.head,
+            )
+        )
+        owner = owner_key(key.tenant, key.environment, record.owner)
+        return OutMessage(self.mailbox, owner, head, headers, body.shared, body.tail)
+
+    def topic_message(
+        self, subject: Subject, name: str, at: datetime, body: Body, headers: Headers
+    ) -> OutMessage:
+        """Return the message for the Relay topic that the waitpoint delivers to."""
+        key = subject.key
+        topic = subject.deliver_topic or ""
+        head = b"".join(
+            (
+                self.topics_prefix,
+                text(key.tenant),
+                text(key.environment),
+                text(topic),
+                text(subject.waiter),
+                text(name),
+                message_id_of(subject.id, subject.revision),
+                long(micros(at)),
+                long(body.size()),
+                body.head,
+            )
+        )
+        place = prefixed(key.tenant, key.environment, topic)
+        return OutMessage(self.topics, place, head, headers, body.shared, body.tail)
+
+
+def message_id_of(waitpoint: uuid.UUID, revision: int) -> bytes:
+    """Return the id of a lifecycle event, the same wherever it is delivered."""
+    return derive_id("waitpoint-event", waitpoint.bytes, str(revision))
+
+
+def early_event_id(event_id: bytes, owner: str) -> bytes:
+    """Return the id of the record that shows an early event to `owner`."""
+    return derive_id("early-event", event_id, owner)
+
+
+def cloud_event(subject: Subject, name: str, message_id: bytes, occurred_at: str) -> Headers:
+    """Return the CloudEvents attributes of a lifecycle event as Kafka headers."""
+    key = subject.key
+    return (
+        ("ce_specversion", b"1.0"),
+        ("ce_id", encode_id("ms_", message_id).encode()),
+        ("ce_source", f"/tenants/{key.tenant}/environments/{key.environment}".encode()),
+        ("ce_type", name.encode()),
+        ("ce_subject", encode_id("wp_", subject.id.bytes).encode()),
+        ("ce_time", occurred_at.encode()),
+    )
+
+
+def micros(at: datetime) -> int:
+    """Return `at` in microseconds since 1970."""
+    return (at - EPOCH) // MICROSECOND
+
+
+def long(number: int) -> bytes:
+    """Return `number` as Avro writes it: zigzag, seven bits a byte."""
+    rest = number << 1 if number >= 0 else ~(number << 1)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def text(value: str) -> bytes:
+    """Return an Avro string."""
+    raw = value.encode()
+    return long(len(raw)) + raw
+
+
+def optional(value: str | None) -> bytes:
+    """Return an Avro string or null, null being the first branch."""
+    return NULL if value is None else b"\2" + text(value)

@@ -1,0 +1,1 @@
+"""The matcher's rules: pure, no I/O, no clock."""

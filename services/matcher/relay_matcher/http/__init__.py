@@ -1,0 +1,28 @@
+"""The HTTP side of the matcher: parse, hand to an operation, render."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from relay_common.http import Verifier, create_app
+
+from relay_matcher.http.desk import Desk
+from relay_matcher.http.events import events_router
+from relay_matcher.http.waitpoints import waitpoints_router
+
+
+def matcher_app(desk: Desk, verifier: Verifier) -> FastAPI:
+    """Return the public app of the matcher; the pool is open while it runs."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        await desk.pool.open()
+        try:
+            yield
+        finally:
+            await desk.pool.close()
+
+    app = create_app("Relay matcher", "1", verifier, lifespan)
+    app.include_router(waitpoints_router(desk))
+    app.include_router(events_router(desk))
+    return app

@@ -1,0 +1,1 @@
+"""The verbs of the matcher; each is one transaction."""

@@ -1,0 +1,117 @@
+"""Matching: one batch of events against the waitpoints of their keys, in one transaction."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from relay_common.db import Connection
+from relay_common.outbox import OutMessage
+
+from relay_matcher.announcement import Announcer
+from relay_matcher.domain.event import Event
+from relay_matcher.domain.matching import Outcome, Pair, Verdicts, match
+from relay_matcher.domain.rules import Rule
+from relay_matcher.domain.waitpoint import Active
+from relay_matcher.operations import lifecycle
+from relay_matcher.store import matching as store
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What a batch came to: events recorded by rule, and waitpoints closed."""
+
+    rules: Mapping[Rule, int]
+    repeated: int
+    resolved: int
+    expired: int
+
+
+def match_events(
+    conn: Connection, events: Sequence[Event], announcer: Announcer, shards: int
+) -> Matched:
+    """Match and record `events`, in offset order, in the open transaction of `conn`.
+
+    Each waitpoint gets the first event that recipient and condition allow; one event resolves all
+    its waiters (spec, Matching; design D1 to D5, D17). An event the log has changes nothing.
+    """
+    keys = {event.key: event.key_hash for event in events}
+    store.lock_match_keys(conn, keys.values())
+    waiting = store.lock_waitpoints(conn, keys)
+    clock = store.read_clock(conn)
+    fresh = first_of_each(events, store.repeated_events(conn, events, clock))
+    outcome = take(conn, waiting, fresh, clock.at)
+    takes = [(w, fresh[outcome.taken[w.id]]) for w in waiting if w.id in outcome.taken]
+    overdue = [w for w in waiting if w.expires_at <= clock.at]
+    store.resolve_by_event(conn, takes, clock.at)
+    store.expire_waitpoints(conn, overdue, clock.at)
+    store.count_closed(conn, [*(w for w, _ in takes), *overdue])
+    store.record_events(conn, fresh, outcome, clock)
+    messages = [
+        *(m for w in overdue for m in lifecycle.expired(announcer, w, clock.at)),
+        *resolved(announcer, takes, clock.at),
+        *held(announcer, fresh, outcome, clock.at),
+    ]
+    store.announce(conn, messages, shards)
+    rules = Counter(outcome.rule(place) for place in range(len(fresh)))
+    return Matched(rules, len(events) - len(fresh), len(takes), len(overdue))
+
+
+def first_of_each(events: Sequence[Event], repeated: set[int]) -> list[Event]:
+    """Return the events that are neither in the log nor earlier in this batch."""
+    first: dict[tuple[int, bytes], Event] = {}
+    for place, event in enumerate(events):
+        if place not in repeated:
+            first.setdefault((event.key_hash, event.event_id), event)
+    return list(first.values())
+
+
+def take(
+    conn: Connection, waiting: Sequence[Active], events: Sequence[Event], at: datetime
+) -> Outcome:
+    """Match, and record who takes what; a waiter that took an event long ago gets the next one."""
+    verdicts = Verdicts(events)
+    refused: set[Pair] = set()
+    recorded: set[Pair] = set()
+    while True:
+        outcome = match(waiting, events, at, refused, verdicts)
+        wanted = [w for w in waiting if w.id in outcome.taken]
+        takes = [
+            (w, events[outcome.taken[w.id]])
+            for w in wanted
+            if (w.id, outcome.taken[w.id]) not in recorded
+        ]
+        stored = store.take_events(conn, takes, at)
+        pairs = {(w.id, outcome.taken[w.id]) for w, _ in takes}
+        recorded |= {pair for pair in pairs if pair[0] in stored}
+        if pairs <= recorded:
+            return outcome
+        refused |= pairs - recorded
+
+
+def resolved(
+    announcer: Announcer, takes: Sequence[tuple[Active, Event]], at: datetime
+) -> list[OutMessage]:
+    """Return what announces the takes; each event is rendered once for all its takers."""
+    shown: dict[bytes, bytes] = {}
+    messages: list[OutMessage] = []
+    for waitpoint, event in takes:
+        if event.event_id not in shown:
+            shown[event.event_id] = lifecycle.event_json(event, at)
+        messages += lifecycle.resolved_by_event(
+            announcer, waitpoint, event, shown[event.event_id], at
+        )
+    return messages
+
+
+def held(
+    announcer: Announcer, events: Sequence[Event], outcome: Outcome, at: datetime
+) -> list[OutMessage]:
+    """Return the records that show addressed events nobody took to their recipients (design D1)."""
+    return [
+        lifecycle.early_event(
+            announcer, event, event.recipient, lifecycle.event_json(event, at), "held"
+        )
+        for place, event in enumerate(events)
+        if event.recipient is not None and outcome.rule(place) is not Rule.exact_key
+    ]

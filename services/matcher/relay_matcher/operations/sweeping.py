@@ -1,0 +1,63 @@
+"""Periodic duties: each ends in what it finds, and each is one short transaction a run."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from relay_common.db import Connection
+
+from relay_matcher.announcement import Announcer
+from relay_matcher.operations import lifecycle
+from relay_matcher.store import matching, sweeping
+
+BATCH = 2_000
+AHEAD = timedelta(hours=24)
+
+
+def expire_due(conn: Connection, announcer: Announcer, shards: int) -> Mapping[str, int]:
+    """Expire waitpoints whose deadline has passed and that nobody touched (design D5).
+
+    In batches of one transaction each, until none is left; returns how many.
+    """
+    expired = 0
+    while True:
+        found = expire_batch(conn, announcer, shards)
+        expired += found
+        if found < BATCH:
+            return {"expired": expired}
+
+
+def expire_batch(conn: Connection, announcer: Announcer, shards: int) -> int:
+    """Expire one batch; return its size."""
+    with conn.transaction():
+        overdue = sweeping.due(conn, BATCH)
+        if not overdue:
+            return 0
+        at = sweeping.read_clock(conn)
+        overdue.sort(key=lambda waitpoint: waitpoint.id)
+        matching.expire_waitpoints(conn, overdue, at)
+        matching.count_closed(conn, overdue)
+        messages = [m for w in overdue for m in lifecycle.expired(announcer, w, at)]
+        matching.announce(conn, messages, shards)
+        return len(overdue)
+
+
+def keep_slices(conn: Connection) -> Mapping[str, int]:
+    """Create the slices of the event log ahead of need and drop those past all retention."""
+    with conn.transaction():
+        created = sweeping.create_slices(conn, AHEAD)
+    with conn.transaction():
+        dropped = sweeping.drop_slices(conn, sweeping.longest_retention(conn))
+    return {"slices_created": created, "slices_dropped": dropped}
+
+
+def fold_counters(conn: Connection) -> Mapping[str, int]:
+    """Fold closings into the counters of open waitpoints."""
+    with conn.transaction():
+        return {"counters_folded": sweeping.fold_counters(conn, 10 * BATCH)}
+
+
+def forget_takes(conn: Connection) -> Mapping[str, int]:
+    """Forget takes 30 days after their events, and floors when their events are gone."""
+    with conn.transaction():
+        takes, floors = sweeping.forget(conn, sweeping.longest_retention(conn), BATCH)
+    return {"takes_forgotten": takes, "floors_forgotten": floors}

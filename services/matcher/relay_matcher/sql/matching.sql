@@ -1,0 +1,48 @@
+-- name: lock_waitpoints
+-- Find the active event waitpoints of each full key by the one index and lock them in id order (stage 1).
+select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[])
+  with ordinality k (tenant, environment, key_hash, event_type, correlation_key, place)
+join waitpoint w on w.tenant = k.tenant and w.environment = k.environment and w.key_hash = k.key_hash
+  and w.event_type = k.event_type and w.correlation_key = k.correlation_key
+where w.state in ('open', 'stalled') and w.kind = 'event'
+order by w.id
+for update of w;
+
+-- name: read_clock
+-- Read the clock after the locks, take a block of arrival numbers after the clock, and tell where slices begin and end.
+with c as materialized (select relay.now() as at)
+select c.at, nextval('event_arrival'), slice_start(c.at) - interval '6 hours', slice_start(c.at) + interval '6 hours',
+  exists (select from event_slice s where s.starts_at <= c.at and c.at < s.ends_at)
+from c;
+
+-- name: create_slices
+-- Create the missing slices of the event log, ahead of need.
+select create_slices(%(ahead)s::interval);
+
+-- name: repeated_events
+-- Tell which events the current or the previous slice has already (design D17).
+select k.place
+from unnest(%(key_hashes)s::bigint[], %(event_ids)s::uuid[]) with ordinality k (key_hash, event_id, place)
+where exists (
+  select from event e
+  where e.key_hash = k.key_hash and e.event_id = k.event_id and e.received_at >= %(since)s and e.received_at < %(until)s);
+
+-- name: resolve_by_event
+-- Resolve locked waitpoints, each by its event.
+update waitpoint w
+set state = 'resolved', updated_at = %(at)s, closed_at = %(at)s, responded_at = %(at)s, revision = w.revision + 1, event_id = q.event_id,
+  event_received_at = %(at)s
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[], %(event_ids)s::uuid[]) q (tenant, environment, id, event_id)
+where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and w.state in ('open', 'stalled');
+
+-- name: record_events
+-- Record every event of the batch once.
+copy event (received_at, key_hash, arrival, event_id, rule_id, tenant, environment, event_type, correlation_key, recipient, reason, value)
+from stdin (format binary);
+
+-- name: batch_context
+-- Read what reading a batch needs: the ids of its topics, and the sources that tenants accept (design D17, D21).
+select
+  (select json_object_agg(p.topic, p.topic_id) from (select distinct topic, topic_id from position) p),
+  (select json_agg(json_build_array(s.tenant, s.environment, s.value)) from tenant_setting s where s.name = 'event_sources');

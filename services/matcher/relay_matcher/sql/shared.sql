@@ -1,0 +1,27 @@
+-- name: lock_match_keys
+-- Lock the match keys of the batch, distinct and sorted, before anything is read (design D4).
+select count(pg_advisory_xact_lock(k.key_hash))
+from (select distinct q.key_hash from unnest(%(key_hashes)s::bigint[]) q (key_hash) order by 1) k;
+
+-- name: take_events
+-- Record who takes which event; a waiter takes an event at most once (design D2).
+insert into take (tenant, environment, key_hash, event_id, waiter, waitpoint_id, taken_at)
+select q.tenant, q.environment, q.key_hash, q.event_id, q.waiter, q.waitpoint_id, %(at)s
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_ids)s::uuid[], %(waiters)s::text[],
+  %(waitpoint_ids)s::uuid[]) q (tenant, environment, key_hash, event_id, waiter, waitpoint_id)
+on conflict on constraint take_pkey do nothing
+returning waitpoint_id;
+
+-- name: expire_waitpoints
+-- Expire locked waitpoints whose deadline has passed (design D5).
+update waitpoint w
+set state = 'expired', updated_at = %(at)s, closed_at = %(at)s, revision = w.revision + 1
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (tenant, environment, id)
+where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and w.state in ('open', 'stalled') and w.expires_at <= %(at)s;
+
+-- name: count_closed
+-- Note closed waitpoints per waiter; folded into the counters later, so that nobody waits here.
+insert into closed_delta (tenant, environment, waiter, closed)
+select q.tenant, q.environment, q.waiter, q.closed
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(waiters)s::text[], %(closed)s::bigint[]) q (tenant, environment, waiter, closed);
+

@@ -1,0 +1,77 @@
+-- name: due
+-- Lock the waitpoints whose deadline has passed and that nobody else is deciding right now.
+select w.id, w.tenant, w.environment, w.event_type, w.correlation_key, w.key_hash, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at,
+  w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
+from waitpoint w
+where w.state in ('open', 'stalled') and w.expires_at <= (select relay.now())
+order by w.expires_at
+limit %(limit)s
+for update of w skip locked;
+
+-- name: now
+-- Read the clock, in a statement after the locks.
+select relay.now();
+
+-- name: longest_retention
+-- How long the most patient tenant keeps its events, in seconds.
+select greatest(%(default)s::float8, max((s.value #>> '{}')::float8)) from tenant_setting s where s.name = 'retention_seconds';
+
+-- name: drop_slices
+-- Drop the slices of the event log that nobody's retention reaches.
+select drop_slices(%(longest)s::interval);
+
+-- name: create_slices
+-- Create the slices of the event log ahead of need.
+select create_slices(%(ahead)s::interval);
+
+-- name: lock_counters
+-- Lock the counters of the tenants that have closings to fold, each tenant's own row first, as openings do.
+select c.tenant, c.environment from open_counter c
+join (select distinct d.tenant, d.environment from (select d.tenant, d.environment from closed_delta d order by d.id limit %(limit)s) d) t
+  on t.tenant = c.tenant and t.environment = c.environment
+where c.waiter = ''
+order by c.tenant, c.environment
+for update of c skip locked;
+
+-- name: fold_counters
+-- Fold closings into the counters of the tenants whose rows are locked.
+with folded as (
+  delete from closed_delta d
+  where d.id in (
+    select f.id from closed_delta f
+    join unnest(%(tenants)s::text[], %(environments)s::text[]) q (tenant, environment)
+      on q.tenant = f.tenant and q.environment = f.environment
+    order by f.id
+    limit %(limit)s)
+  returning d.tenant, d.environment, d.waiter, d.closed
+), summed as (
+  select f.tenant, f.environment, f.waiter, sum(f.closed) as closed from folded f group by f.tenant, f.environment, f.waiter
+  union all
+  select f.tenant, f.environment, '', sum(f.closed) from folded f group by f.tenant, f.environment
+)
+update open_counter c set open_count = c.open_count - s.closed
+from summed s
+where c.tenant = s.tenant and c.environment = s.environment and c.waiter = s.waiter;
+
+-- name: forget_takes
+-- Forget takes 30 days after the events they are about.
+with old as (
+  select t.tenant, t.environment, t.key_hash, t.event_id, t.waiter from take t
+  where t.taken_at < (select relay.now()) - %(age)s::interval
+  limit %(limit)s
+  for update skip locked
+)
+delete from take t using old o
+where t.tenant = o.tenant and t.environment = o.environment and t.key_hash = o.key_hash and t.event_id = o.event_id and t.waiter = o.waiter;
+
+-- name: forget_floors
+-- Forget floors below which no event is left.
+with old as (
+  select f.tenant, f.environment, f.key_hash, f.waiter, f.event_type, f.correlation_key from waiter_floor f
+  where f.raised_at < (select relay.now()) - %(age)s::interval
+  limit %(limit)s
+  for update skip locked
+)
+delete from waiter_floor f using old o
+where f.tenant = o.tenant and f.environment = o.environment and f.key_hash = o.key_hash and f.waiter = o.waiter
+  and f.event_type = o.event_type and f.correlation_key = o.correlation_key;

@@ -1,0 +1,1 @@
+"""SQL of the matcher: functions that take a connection, run named queries and return values."""

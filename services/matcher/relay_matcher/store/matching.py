@@ -1,0 +1,155 @@
+"""The statements of one batch of events; their number does not depend on its size."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from relay_common import outbox, queries
+from relay_common.db import Connection
+from relay_common.match_key import MatchKey
+from relay_common.outbox import OutMessage
+
+from relay_matcher.domain.event import Event, uuid_of
+from relay_matcher.domain.matching import Outcome
+from relay_matcher.domain.waitpoint import Active
+from relay_matcher.store.columns import closed_columns, key_columns, take_columns, waitpoint_columns
+
+SQL = queries.load("relay_matcher", "matching")
+SHARED = queries.load("relay_matcher", "shared")
+BLOCK = 4096  # arrival numbers in one block of the sequence
+AHEAD = "24 hours"
+EVENT_TYPES = ("timestamptz", "int8", "int8", "uuid", "int2", *["text"] * 6, "bytea")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One reading of the clock under the key locks, and the first arrival number of the batch.
+
+    An event is a repetition when the log has it between `since` and `until`.
+    """
+
+    at: datetime
+    arrival: int
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BatchContext:
+    """The ids of topics, and the source prefixes that a tenant and environment accept (D21)."""
+
+    topic_ids: Mapping[str, str]
+    sources: Mapping[tuple[str, str], tuple[str, ...]]
+
+
+def lock_match_keys(conn: Connection, key_hashes: Iterable[int]) -> None:
+    """Lock match keys until the transaction ends (design D4)."""
+    conn.execute(SHARED["lock_match_keys"], {"key_hashes": sorted(set(key_hashes))})
+
+
+def lock_waitpoints(conn: Connection, keys: Mapping[MatchKey, int]) -> list[Active]:
+    """Return the active event waitpoints of `keys` (key → hash), their rows locked in id order."""
+    order = list(keys)
+    rows = conn.execute(SQL["lock_waitpoints"], key_columns(keys), binary=True).fetchall()
+    found: list[Active] = []
+    for row in rows:
+        place: int = row[1] - 1
+        key = order[place]
+        found.append(Active(row[0], key, keys[key], *row[2:]))
+    return found
+
+
+def read_clock(conn: Connection) -> Clock:
+    """Return the clock, creating the slice of the event log it points into if that is missing."""
+    row = conn.execute(SQL["read_clock"], binary=True).fetchone()
+    if row is None:
+        raise LookupError("expected a clock, found none")
+    if not row[4]:
+        conn.execute(SQL["create_slices"], {"ahead": AHEAD})
+    return Clock(*row[:4])
+
+
+def repeated_events(conn: Connection, events: Sequence[Event], clock: Clock) -> set[int]:
+    """Return the places of the events that the log has already (design D17)."""
+    rows = conn.execute(
+        SQL["repeated_events"],
+        {
+            "key_hashes": [event.key_hash for event in events],
+            "event_ids": [uuid_of(event.event_id) for event in events],
+            "since": clock.since,
+            "until": clock.until,
+        },
+        binary=True,
+    )
+    return {row[0] - 1 for row in rows}
+
+
+def take_events(conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime) -> set[UUID]:
+    """Record takes; return the waitpoints whose waiter had not taken that event before."""
+    if not takes:
+        return set()
+    rows = conn.execute(SHARED["take_events"], take_columns(takes, at), binary=True)
+    return {row[0] for row in rows}
+
+
+def resolve_by_event(conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime) -> None:
+    """Resolve each waitpoint by its event."""
+    if takes:
+        columns = waitpoint_columns([waitpoint for waitpoint, _ in takes])
+        event_ids = [uuid_of(event.event_id) for _, event in takes]
+        conn.execute(SQL["resolve_by_event"], {**columns, "event_ids": event_ids, "at": at})
+
+
+def expire_waitpoints(conn: Connection, overdue: Sequence[Active], at: datetime) -> None:
+    """Expire waitpoints whose deadline has passed."""
+    if overdue:
+        conn.execute(SHARED["expire_waitpoints"], {**waitpoint_columns(overdue), "at": at})
+
+
+def count_closed(conn: Connection, closed: Iterable[Active]) -> None:
+    """Note how many waitpoints of each waiter were closed."""
+    columns = closed_columns(closed)
+    if columns["closed"]:
+        conn.execute(SHARED["count_closed"], columns)
+
+
+def record_events(
+    conn: Connection, events: Sequence[Event], outcome: Outcome, clock: Clock
+) -> None:
+    """Write every event once into the log, in order of arrival."""
+    if not events:
+        return
+    with conn.cursor() as cursor, cursor.copy(SQL["record_events"]) as copy:
+        copy.set_types(EVENT_TYPES)
+        for place, event in enumerate(events):
+            key = event.key
+            copy.write_row(
+                (
+                    clock.at,
+                    event.key_hash,
+                    clock.arrival + place,
+                    uuid_of(event.event_id),
+                    outcome.rule(place),
+                    key.tenant,
+                    key.environment,
+                    key.event_type,
+                    key.correlation_key,
+                    event.recipient,
+                    outcome.reasons.get(place),
+                    event.value,
+                )
+            )
+
+
+def announce(conn: Connection, messages: Sequence[OutMessage], shards: int) -> None:
+    """Append messages to the outbox."""
+    if messages:
+        conn.execute(outbox.INSERT, outbox.pack(messages, shards))
+
+
+def batch_context(conn: Connection) -> BatchContext:
+    """Return what reading a batch needs to know."""
+    row = conn.execute(SQL["batch_context"]).fetchone()
+    topic_ids, sources = row if row is not None else (None, None)
+    return BatchContext(topic_ids or {}, {(one[0], one[1]): tuple(one[2]) for one in sources or ()})

@@ -1,0 +1,253 @@
+"""The statements of a batch of openings of one tenant and environment."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from relay_common import outbox, queries
+from relay_common.db import AsyncConnection
+from relay_common.outbox import OutMessage
+
+from relay_matcher.domain.event import Event
+from relay_matcher.domain.waitpoint import Active, Opening
+from relay_matcher.store.columns import closed_columns, take_columns, waitpoint_columns
+
+SQL = queries.load("relay_matcher", "opening")
+SHARED = queries.load("relay_matcher", "shared")
+BLOCK = 4096  # arrival numbers in one block of the sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One reading of the clock under the key locks; no event up to `arrival` is still to come."""
+
+    at: datetime
+    arrival: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A look-back under way: for whom, after which arrival, since when, how many at once."""
+
+    opening: Opening
+    after: int
+    since: datetime
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A recorded event that an opening may take."""
+
+    event_id: UUID
+    arrival: int
+    received_at: datetime
+    value: bytes
+    floor: int
+
+
+async def lock_match_keys(conn: AsyncConnection, key_hashes: Iterable[int]) -> None:
+    """Lock match keys until the transaction ends (design D4)."""
+    await conn.execute(SHARED["lock_match_keys"], {"key_hashes": sorted(set(key_hashes))})
+
+
+async def read_settings(conn: AsyncConnection) -> dict[str, int]:
+    """Return the numbers among this tenant's settings."""
+    rows = await (await conn.execute(SQL["settings"])).fetchall()
+    return {row[0]: int(row[1]) for row in rows if isinstance(row[1], int | float)}
+
+
+async def raise_counters(conn: AsyncConnection, waiters: Iterable[str]) -> dict[str, int]:
+    """Count one opening for each of `waiters` and for the tenant (''); return the new counts."""
+    counts = Counter(waiters)
+    opening = {"": counts.total(), **counts}
+    rows = await conn.execute(
+        SQL["raise_counters"], {"waiters": list(opening), "opening": list(opening.values())}
+    )
+    return dict(await rows.fetchall())
+
+
+async def fold_tenant(conn: AsyncConnection) -> dict[str, int]:
+    """Fold the tenant's closings into its counters; return the counts that changed."""
+    return dict(await (await conn.execute(SQL["fold_tenant"])).fetchall())
+
+
+async def lower_counters(conn: AsyncConnection, waiters: Sequence[str]) -> None:
+    """Take back one counted opening for each of `waiters`."""
+    if waiters:
+        counts = Counter(waiters)
+        closed = {"": counts.total(), **counts}
+        await conn.execute(
+            SQL["lower_counters"], {"waiters": list(closed), "closed": list(closed.values())}
+        )
+
+
+async def lock_own(conn: AsyncConnection, openings: Sequence[Opening]) -> list[tuple[int, Active]]:
+    """Return the waitpoints that the openings' waiters have active on the keys, with the place of
+    the opening; their rows are locked."""
+    rows = await conn.execute(SQL["lock_own"], key_columns(openings), binary=True)
+    found: list[tuple[int, Active]] = []
+    for row in await rows.fetchall():
+        place: int = row[1] - 1
+        opening = openings[place]
+        found.append((place, Active(row[0], opening.key, opening.key_hash, *row[2:])))
+    return found
+
+
+def key_columns(openings: Sequence[Opening]) -> dict[str, object]:
+    """Return the keys and waiters of `openings` as arrays."""
+    return {
+        "key_hashes": [opening.key_hash for opening in openings],
+        "event_types": [opening.key.event_type for opening in openings],
+        "correlation_keys": [opening.key.correlation_key for opening in openings],
+        "waiters": [opening.waiter for opening in openings],
+    }
+
+
+async def read_clock(conn: AsyncConnection) -> Clock:
+    """Return the clock and the last arrival number given out."""
+    row = await (await conn.execute(SQL["read_clock"], binary=True)).fetchone()
+    if row is None:
+        raise LookupError("expected a clock, found none")
+    return Clock(row[0], row[1] + BLOCK - 1)
+
+
+async def waiting_on_keys(
+    conn: AsyncConnection, openings: Sequence[Opening], most: int
+) -> list[int]:
+    """Return how many waitpoints are active on the key of each opening, at most `most`."""
+    rows = await conn.execute(SQL["waiting_on_keys"], {**key_columns(openings), "most": most})
+    return [row[1] for row in sorted(await rows.fetchall())]
+
+
+async def look_back(
+    conn: AsyncConnection, searches: Sequence[Search]
+) -> Mapping[int, Sequence[Candidate]]:
+    """Return, by place in `searches`, the next page of events that an opening may take."""
+    rows = await conn.execute(
+        SQL["look_back"],
+        {
+            **search_columns(searches),
+            "afters": [search.after for search in searches],
+            "pages": [search.page for search in searches],
+        },
+        binary=True,
+    )
+    found: dict[int, list[Candidate]] = {}
+    for row in await rows.fetchall():
+        found.setdefault(row[0], []).append(Candidate(*row[1:]))
+    return found
+
+
+def search_columns(searches: Sequence[Search]) -> dict[str, object]:
+    """Return what searches have in common as arrays; places begin at 0."""
+    return {
+        "places": list(range(len(searches))),
+        **key_columns([search.opening for search in searches]),
+        "sinces": [search.since for search in searches],
+    }
+
+
+async def first_on_keys(conn: AsyncConnection, searches: Sequence[Search]) -> Mapping[int, int]:
+    """Return, by place, the arrival of the first event above the waiter's floor, taken or not."""
+    rows = await conn.execute(SQL["first_on_keys"], search_columns(searches))
+    return dict(await rows.fetchall())
+
+
+async def raise_floors(
+    conn: AsyncConnection, floors: Sequence[tuple[Opening, int]], at: datetime
+) -> None:
+    """Remember, for each opening's waiter and key, up to which arrival nothing is left to take."""
+    if floors:
+        columns = key_columns([opening for opening, _ in floors])
+        arrivals = [arrival for _, arrival in floors]
+        await conn.execute(SQL["raise_floors"], {**columns, "arrivals": arrivals, "at": at})
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A waitpoint to store: `opened` is its rendered part, the event what it resolved by."""
+
+    opening: Opening
+    opened: bytes
+    event_id: UUID | None
+    event_received_at: datetime | None
+
+
+async def insert_waitpoints(conn: AsyncConnection, rows: Sequence[NewRow], at: datetime) -> None:
+    """Store new waitpoints with their tags and responders."""
+    openings = [row.opening for row in rows]
+    await conn.execute(
+        SQL["insert_waitpoints"],
+        {
+            **key_columns(openings),
+            "at": at,
+            "ids": [o.id for o in openings],
+            "expires_ats": [o.expires_at for o in openings],
+            "heartbeat_intervals": [o.heartbeat_interval for o in openings],
+            "event_received_ats": [row.event_received_at for row in rows],
+            "kinds": [o.kind for o in openings],
+            "responder_counts": [len(o.responders) for o in openings],
+            "event_ids": [row.event_id for row in rows],
+            "conditions": [o.condition for o in openings],
+            "deliver_topics": [o.deliver_topic for o in openings],
+            "profiles": [o.profile for o in openings],
+            "subject_digests": [o.subject_digest for o in openings],
+            "schema_digests": [o.schema_digest for o in openings],
+            "default_responses": [o.default_response for o in openings],
+            "openeds": [row.opened for row in rows],
+        },
+    )
+    await insert_tags(conn, openings)
+    await insert_responders(conn, openings)
+
+
+async def insert_tags(conn: AsyncConnection, openings: Sequence[Opening]) -> None:
+    """Store the tags of new waitpoints."""
+    tags = [(name, value, o.id) for o in openings for name, value in o.tags.items()]
+    if tags:
+        names, values, ids = zip(*tags, strict=True)
+        await conn.execute(
+            SQL["insert_tags"],
+            {"names": list(names), "values": list(values), "waitpoint_ids": list(ids)},
+        )
+
+
+async def insert_responders(conn: AsyncConnection, openings: Sequence[Opening]) -> None:
+    """Store the responders of new waitpoints."""
+    listed = [(o.id, responder, o.waiter) for o in openings for responder in o.responders]
+    if listed:
+        ids, responders, waiters = zip(*listed, strict=True)
+        await conn.execute(
+            SQL["insert_responders"],
+            {"waitpoint_ids": list(ids), "responders": list(responders), "waiters": list(waiters)},
+        )
+
+
+async def take_events(
+    conn: AsyncConnection, takes: Sequence[tuple[Active, Event]], at: datetime
+) -> None:
+    """Record which events the openings took; the keys are locked, so none is taken already."""
+    if takes:
+        await conn.execute(SHARED["take_events"], take_columns(takes, at))
+
+
+async def expire_waitpoints(conn: AsyncConnection, overdue: Sequence[Active], at: datetime) -> None:
+    """Expire locked waitpoints whose deadline has passed."""
+    if overdue:
+        await conn.execute(SHARED["expire_waitpoints"], {**waitpoint_columns(overdue), "at": at})
+        await count_closed(conn, overdue)
+
+
+async def count_closed(conn: AsyncConnection, closed: Sequence[Active]) -> None:
+    """Note how many waitpoints of each waiter were closed."""
+    if closed:
+        await conn.execute(SHARED["count_closed"], closed_columns(closed))
+
+
+async def announce(conn: AsyncConnection, messages: Sequence[OutMessage], shards: int) -> None:
+    """Append messages to the outbox."""
+    if messages:
+        await conn.execute(outbox.INSERT, outbox.pack(messages, shards))

@@ -1,0 +1,64 @@
+"""The statements of the periodic duties."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from relay_common import queries
+from relay_common.db import Connection, one_row
+from relay_common.limits import RETENTION_SECONDS
+from relay_common.match_key import MatchKey
+
+from relay_matcher.domain.waitpoint import Active
+
+SQL = queries.load("relay_matcher", "sweeping")
+TAKES_LONGER = timedelta(days=30)
+
+
+def due(conn: Connection, limit: int) -> list[Active]:
+    """Return overdue waitpoints, earliest deadline first, their rows locked; busy ones left out."""
+    rows = conn.execute(SQL["due"], {"limit": limit}, binary=True).fetchall()
+    return [Active(row[0], MatchKey(*row[1:5]), *row[5:]) for row in rows]
+
+
+def read_clock(conn: Connection) -> datetime:
+    """Return the clock; call it after the locks."""
+    return one_row(conn, SQL["now"])[0]
+
+
+def longest_retention(conn: Connection) -> timedelta:
+    """Return how long the most patient tenant keeps its events."""
+    given = {"default": RETENTION_SECONDS.default}
+    row = conn.execute(SQL["longest_retention"], given).fetchone()
+    seconds = RETENTION_SECONDS.default if row is None else row[0]
+    return timedelta(seconds=min(seconds, RETENTION_SECONDS.upper))
+
+
+def create_slices(conn: Connection, ahead: timedelta) -> int:
+    """Create slices of the event log; return how many were missing."""
+    row = conn.execute(SQL["create_slices"], {"ahead": ahead}).fetchone()
+    return 0 if row is None else row[0]
+
+
+def drop_slices(conn: Connection, longest: timedelta) -> int:
+    """Drop the slices that lie before all retention; return how many."""
+    row = conn.execute(SQL["drop_slices"], {"longest": longest}).fetchone()
+    return 0 if row is None else row[0]
+
+
+def fold_counters(conn: Connection, limit: int) -> int:
+    """Fold up to `limit` closings into the counters of tenants nobody counts at right now."""
+    locked = conn.execute(SQL["lock_counters"], {"limit": limit}).fetchall()
+    if not locked:
+        return 0
+    columns = {"tenants": [row[0] for row in locked], "environments": [row[1] for row in locked]}
+    return conn.execute(SQL["fold_counters"], {**columns, "limit": limit}).rowcount
+
+
+def forget(conn: Connection, longest: timedelta, limit: int) -> Sequence[int]:
+    """Forget takes and floors that are about events long gone; return how many of each."""
+    takes = {"age": longest + TAKES_LONGER, "limit": limit}
+    floors = {"age": longest, "limit": limit}
+    return (
+        conn.execute(SQL["forget_takes"], takes).rowcount,
+        conn.execute(SQL["forget_floors"], floors).rowcount,
+    )

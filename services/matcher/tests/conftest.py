@@ -1,0 +1,219 @@
+"""The matcher as tests meet it: its HTTP in process, its consumer by hand, on a real Postgres."""
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import orjson
+import psycopg
+import pytest
+from relay_common import outbox
+from relay_common.avro import Codec
+from relay_common.cursors import Cursors
+from relay_common.db import installation, open_pool
+from relay_common.records import DeadLetter, Record
+from relay_common.testing.databases import Database
+from relay_common.testing.issuer import Issuer
+from relay_common.tokens import TokenVerifier
+from relay_matcher.announcement import Announcer
+from relay_matcher.consumer import EventConsumer
+from relay_matcher.http import matcher_app
+from relay_matcher.http.desk import create_desk
+from relay_matcher.operations import sweeping
+from relay_matcher.operations.plumbing import Plumbing
+
+SHARDS = 2
+SCOPES = "waitpoints:write waitpoints:read waitpoints:reply events:read"
+TENANT, ENVIRONMENT = "acme", "test"
+
+
+@dataclass
+class Message:
+    """One announced message: its topic, the Avro record, and the JSON inside it."""
+
+    topic: str
+    key: bytes
+    record: dict[str, Any]
+    headers: dict[str, bytes]
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return orjson.loads(self.record["body"])
+
+
+@dataclass
+class Kit:
+    """What a test holds in its hands."""
+
+    database: Database
+    issuer: Issuer
+    plumbing: Plumbing
+    consumer: EventConsumer
+    stream: psycopg.Connection[Any]
+    client: httpx.AsyncClient = field(init=False)
+    offsets: Iterator[int] = field(default_factory=itertools.count)
+
+    # ---- HTTP
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        who: str = "agent:a",
+        scope: str = SCOPES,
+        key: str | None = None,
+        tenant: str = TENANT,
+        environment: str = ENVIRONMENT,
+        params: Mapping[str, Any] | None = None,
+    ) -> httpx.Response:
+        """Call the API as `who`; a mutating call gets a key of its own unless one is named."""
+        token = self.issuer.token(sub=who, tenant=tenant, environment=environment, scope=scope)
+        headers = {"authorization": f"Bearer {token}"}
+        if method != "GET" and key != "":
+            headers["idempotency-key"] = key or uuid.uuid4().hex
+        body: dict[str, Any] = {}
+        if json is not None:
+            headers["content-type"] = "application/json"
+            body["content"] = orjson.dumps(json)
+        return await self.client.request(method, path, headers=headers, params=params, **body)
+
+    async def open(self, key: str = "k", **given: Any) -> httpx.Response:
+        """Open an event waitpoint on `key`; fields of the body and of call() may be given."""
+        aside = {"who", "scope", "tenant", "environment"}
+        how = {n: given.pop(n) for n in list(given) if n in aside}
+        idempotency = given.pop("idempotency", None)
+        return await self.call(
+            "POST", "/v1/waitpoints", event_waitpoint(key, **given), key=idempotency, **how
+        )
+
+    async def get(self, identifier: str, **how: Any) -> dict[str, Any]:
+        """Return a waitpoint as its waiter sees it."""
+        found = await self.call("GET", f"/v1/waitpoints/{identifier}", **how)
+        assert found.status_code == 200, found.text
+        return found.json()
+
+    # ---- topic
+
+    def record(self, value: bytes | None, **given: Any) -> Record:
+        """Return one record of relay.events at the next offset."""
+        return Record("relay.events", 0, next(self.offsets), 0, None, value, **given)
+
+    def value(self, key: str = "k", **given: Any) -> bytes:
+        """Return an event's Avro value; `data` may be any JSON."""
+        return self.plumbing.codec.encode("relay.events.v1", event_fields(key, **given))
+
+    def deliver(
+        self, *values: bytes | None, conn: psycopg.Connection[Any] | None = None
+    ) -> Sequence[DeadLetter]:
+        """Run one batch of the consumer and commit it."""
+        stream = conn or self.stream
+        with stream.transaction():
+            return self.consumer(stream, [self.record(value) for value in values])
+
+    def event(self, key: str = "k", **given: Any) -> Sequence[DeadLetter]:
+        """Deliver one event."""
+        return self.deliver(self.value(key, **given))
+
+    # ---- outcome
+
+    def announced(self, topic: str | None = None) -> list[Message]:
+        """Return what stands in the outbox, in the order of its rows; the rows go away."""
+        rows = self.stream.execute(
+            "with gone as (delete from outbox returning id, topic, payload)"
+            " select topic, payload from gone order by id"
+        ).fetchall()
+        found = [message for row in rows for message in self.messages(*row)]
+        return [message for message in found if topic is None or message.topic == topic]
+
+    def messages(self, topic: str, payload: bytes) -> list[Message]:
+        """Return the messages of one row."""
+        found: list[Message] = []
+        for key, value, headers in outbox.unpack(payload):
+            _, record = self.plumbing.codec.decode(value)
+            found.append(Message(topic, key or b"", record, dict(headers)))
+        return found
+
+    def lifecycle(self) -> list[tuple[str, int]]:
+        """Return type and revision of what relay.waitpoints would get."""
+        return [
+            (m.record["type"], m.record["revision"]) for m in self.announced("relay.waitpoints")
+        ]
+
+    def one(self, statement: Any, *parameters: Any) -> Any:
+        """Return the one value of a statement, as the owner sees it."""
+        row = self.database.owner.execute(statement, parameters).fetchone()
+        assert row is not None
+        return row[0]
+
+    def expire_due(self) -> int:
+        """Run the sweep of deadlines."""
+        found = sweeping.expire_due(self.stream, self.plumbing.announcer, SHARDS)
+        return found["expired"]
+
+
+def event_waitpoint(key: str = "k", **given: Any) -> dict[str, Any]:
+    """Return the body that opens an event waitpoint for an hour."""
+    event_type = given.pop("event_type", "order.paid")
+    given.setdefault("expires_at", in_seconds(3600))
+    return {
+        "kind": "event",
+        "match": {"event_type": event_type, "correlation_key": key},
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def in_seconds(seconds: float) -> str:
+    """Return the time in `seconds` as the API takes it."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()  # noqa: TID251 - a client
+
+
+def event_fields(key: str, **given: Any) -> dict[str, Any]:
+    """Return the fields of an event with its own id."""
+    data = given.pop("data", {"amount": 10})
+    fields = {
+        "tenant": TENANT,
+        "environment": ENVIRONMENT,
+        "event_type": "order.paid",
+        "correlation_key": key,
+        "source": "shop",
+        "id": uuid.uuid4().hex,
+        "recipient": None,
+        "event_id": None,
+        "occurred_at": None,
+        "accepted_by": None,
+        "dataref_uri": None,
+        "dataref_digest": None,
+        "data": data if data is None or isinstance(data, bytes) else orjson.dumps(data),
+    }
+    return {**fields, **given}
+
+
+def create_kit(database: Database, issuer: Issuer) -> Kit:
+    """Return the matcher on `database`, without its HTTP client."""
+    codec = Codec()
+    announcer = Announcer(codec.prefix, lambda name: name)
+    seed = installation(database.owner).hash_seed
+    plumbing = Plumbing(codec, announcer, SHARDS, seed)
+    consumer = EventConsumer(codec, seed, announcer, SHARDS)
+    stream = database.connect("relay_matcher_stream")
+    return Kit(database, issuer, plumbing, consumer, stream)
+
+
+@pytest.fixture
+async def matcher(database: Database, issuer: Issuer) -> AsyncIterator[Kit]:
+    """The matcher of one test."""
+    kit = create_kit(database, issuer)
+    pool = open_pool(database.conninfo("relay_matcher_http"), "relay-test", 8)
+    verifier = TokenVerifier(issuer.url, issuer.audience, issuer.fetch_jwks)
+    desk = create_desk(pool, kit.plumbing, Cursors(b"a secret of tests"))
+    async with pool:
+        transport = httpx.ASGITransport(matcher_app(desk, verifier), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://matcher") as client:
+            kit.client = client
+            yield kit
