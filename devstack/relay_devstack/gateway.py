@@ -99,4 +99,5 @@ def _problem(status: int, code: str, detail: str) -> JSONResponse:
 if __name__ == "__main__":
     host, port, *pairs = sys.argv[1:]
     app = create_app(dict(pair.split("=", 1) for pair in pairs))
-    uvicorn.run(app, host=host, port=int(port), log_level="warning")
+    headers = {"server_header": False, "date_header": False}  # the service has set them
+    uvicorn.run(app, host=host, port=int(port), log_level="warning", **headers)

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import Mapping
@@ -99,6 +100,12 @@ class KafkaCluster:
         """Start broker `number` again and return when it is in the cluster."""
         self._launch(self._brokers[number - 1])
         until_none(lambda: self._absent({number}), 90, f"Kafka broker {number}")
+
+    def destroy(self) -> None:
+        """Stop all brokers at once and remove their data."""
+        for broker in self._brokers:
+            broker.daemon.stop(signal.SIGKILL)
+        shutil.rmtree(self.state_dir / "kafka", ignore_errors=True)
 
     def running(self) -> bool:
         """Return whether all processes of this state folder are alive."""

