@@ -24,6 +24,7 @@ from relay_common.errors import (
     Unauthorized,
     problem,
 )
+from relay_common.telemetry import histogram
 
 CallT = TypeVar("CallT")
 CallT_contra = TypeVar("CallT_contra", contravariant=True)
@@ -104,11 +105,11 @@ class Waiting(Generic[CallT]):
 class Combiner(Generic[CallT]):
     """Puts concurrent calls of one kind into one transaction per (tenant, environment)."""
 
-    def __init__(self, pool: Pool, run: Run[CallT], max_batch: int = MAX_BATCH) -> None:
-        """Answer calls by `run`, at most `max_batch` in one transaction on `pool`."""
+    def __init__(self, pool: Pool, run: Run[CallT], kind: str = "call") -> None:
+        """Answer calls by `run` in transactions on `pool`; `kind` is their name in the metrics."""
         self.pool = pool
         self.run = run
-        self.max_batch = max_batch
+        self.sizes = histogram("relay_combiner_batch_calls").labels(kind)
         self.waiting: dict[Group, deque[Waiting[CallT]]] = {}
         self.drains: set[asyncio.Task[None]] = set()
 
@@ -140,7 +141,8 @@ class Combiner(Generic[CallT]):
         """Answer batch after batch until nobody waits."""
         try:
             while queue:
-                size = min(len(queue), self.max_batch)
+                size = min(len(queue), MAX_BATCH)
+                self.sizes.observe(size)
                 await self.answer_batch(group, [queue.popleft() for _ in range(size)])
         finally:
             del self.waiting[group]
