@@ -77,4 +77,4 @@ db-reset: setup # stop the stack and throw its data away
 
 ## Docs
 docs: setup # write the generated pages again
-	@$(BIN)/python scripts/spec_coverage.py
+	@$(BIN)/python scripts/spec_coverage.py && $(BIN)/python scripts/docs.py
