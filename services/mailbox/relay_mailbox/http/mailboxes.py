@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Query, Response
 from relay_common import limits
 from relay_common.errors import FieldError, ValidationFailed
+from relay_common.failpoints import hit
 from relay_common.http import create_router, render
 from relay_common.idempotency import Call
 
@@ -57,7 +58,9 @@ async def lease(owner: str, who: Acking, shared: Shared, tried: Tried, body: Lea
     seconds = None if body.lease_seconds is None else whole_seconds(body.lease_seconds)
     given = LeaseGiven(own(who, owner), body.max_records, seconds)
     call = Call(who, tried, given)
-    return render(await shared.leases.submit(who.tenant, who.environment, call))
+    answer = await shared.leases.submit(who.tenant, who.environment, call)
+    hit("mailbox.after_lease_commit")
+    return render(answer)
 
 
 @router.post("/leases/{lease_id}/extend")
@@ -87,7 +90,9 @@ async def acknowledge(
     """Acknowledge records: acked, already_acked, lease_lost or not_found for each."""
     given = AckGiven(own(who, owner), body.lease_id, body.epoch, body.seqs)
     call = Call(who, tried, given)
-    return render(await shared.acks.submit(who.tenant, who.environment, call))
+    answer = await shared.acks.submit(who.tenant, who.environment, call)
+    hit("mailbox.after_ack_commit")
+    return render(answer)
 
 
 @router.put("/cursors/{reader}")
