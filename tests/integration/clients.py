@@ -19,6 +19,8 @@ EVERYTHING = (
     "mailbox:read mailbox:ack messages:send topics:publish"
 )
 
+EVER = {"received_after": "2020-01-01T00:00:00Z", "received_before": "2100-01-01T00:00:00Z"}
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

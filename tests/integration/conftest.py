@@ -1,8 +1,11 @@
-"""One whole stack for all scenarios; after each of them everything drains and every invariant holds."""
+"""One whole stack for all scenarios, and what they need to use, watch and verify it."""
 
 import itertools
+import os
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,6 +18,7 @@ from tests.integration.producer import PlainProducer, event_value
 from tests.integration.tap import Tap
 
 NUMBERS = itertools.count(1)
+RUN = uuid.uuid4().hex[:6]
 NEVER_LOGGED = ("zzkey", "zzsecret")
 
 
@@ -37,13 +41,18 @@ class Place:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Start the whole stack: broker, database, Access, services, gateway."""
-    deployment = Deployment(tmp_path_factory.mktemp("stack"))
+    """Start the whole stack: broker, database, Access, services, gateway.
+
+    RELAY_TEST_STACK names a folder whose stack is used and left running: for developing tests.
+    """
+    kept = os.environ.get("RELAY_TEST_STACK")
+    deployment = Deployment(Path(kept) if kept else tmp_path_factory.mktemp("stack"))
     try:
         deployment.up()
         yield deployment
     finally:
-        deployment.down()
+        if not kept:
+            deployment.down()
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +87,7 @@ def http() -> Iterator[httpx.Client]:
 @pytest.fixture
 def place() -> Place:
     """A tenant that no other test has."""
-    return Place(f"tenant-{next(NUMBERS)}")
+    return Place(f"tenant-{next(NUMBERS)}-{RUN}")
 
 
 @pytest.fixture
@@ -119,22 +128,41 @@ def produce(stack: Deployment, expected: Expected, place: Place) -> Callable[...
     return write
 
 
-@pytest.fixture(autouse=True)
-def everything_holds(
-    stack: Deployment, tap: Tap, history: History, expected: Expected, tmp_path
-) -> Iterator[None]:
-    """Check every invariant after each test, on all that has happened so far."""
-    yield
-    try:
+@pytest.fixture(scope="session")
+def verify(
+    stack: Deployment,
+    tap: Tap,
+    history: History,
+    expected: Expected,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[], None]:
+    """Wait until everything has drained, then check every invariant on all that has happened."""
+
+    def check() -> None:
         until_drained(stack, tap)
         with stack.database() as conn:
             found = violations(Evidence(conn, tap, history, expected))
+        if found:
+            history.write(tmp_path_factory.mktemp("history") / "history.jsonl")
         assert found == [], "\n".join(found[:20])
         assert leaks(stack) == []
-    except BaseException:
-        history.write(tmp_path / "history.jsonl")
+
+    return check
+
+
+@pytest.fixture(scope="module", autouse=True)
+def verified(verify: Callable[[], None]) -> Iterator[None]:
+    """Verify after each scenario; tests that kill something verify by themselves as well."""
+    yield
+    verify()
+
+
+@pytest.fixture(autouse=True)
+def whole(stack: Deployment) -> Iterator[None]:
+    """Bring back what a failed test left dead, for the next one."""
+    yield
+    if not stack.whole():
         stack.heal()
-        raise
 
 
 def leaks(stack: Deployment) -> list[str]:

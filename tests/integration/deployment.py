@@ -39,10 +39,12 @@ class Deployment:
         self._key = SigningKey(state_dir)
 
     def up(self) -> None:
-        """Start everything and remember how each service was started."""
+        """Start everything anew and remember how each service was started."""
+        for name in ("gateway", *SERVICES):
+            self._daemon(name).stop(signal.SIGKILL)
         with without_relay_variables():
             self.addresses = self._stack.up()
-        self._commands = {name: self._command(name) for name in SERVICES}
+        self._commands = {name: self._command(name) for name in SERVICES if self.alive(name)}
 
     def down(self) -> None:
         """Stop what `up` and `start` have started."""
@@ -106,7 +108,7 @@ class Deployment:
         Returns at once; `until_ready` waits.
         """
         self._keep_log(name)
-        original = self._commands[name.split("-")[0]]
+        original = self._commands[service_of(name)]
         if name not in SERVICES:
             self._extra.add(name)
             self._commands[name] = self._second(name, original)
@@ -163,6 +165,11 @@ class Deployment:
         """Wait until the process has ended by itself (a failpoint)."""
         until(lambda: not self.alive(name), seconds, lambda: f"{name} still runs")
 
+    def whole(self) -> bool:
+        """Return whether every server and service runs, and nothing else."""
+        servers = self.postgres.running() and self.kafka.running()
+        return servers and self.services() == list(SERVICES)
+
     def heal(self) -> None:
         """Bring back whatever a failed test has left behind."""
         self.postgres.start()
@@ -189,7 +196,7 @@ class Deployment:
         return Command(process.cmdline(), process.environ(), self.state_dir)
 
     def _second(self, name: str, original: Command) -> Command:
-        prefix = f"RELAY_{name.split('-')[0].upper()}"
+        prefix = f"RELAY_{service_of(name).upper()}"
         ports = {
             f"{prefix}_HTTP_PORT": str(self._ports.claim(f"{name}-http")),
             f"{prefix}_INTERNAL_PORT": str(self._ports.claim(f"{name}-internal")),
@@ -197,13 +204,18 @@ class Deployment:
         return Command(original.argv, {**original.env, **ports}, original.cwd)
 
     def _variable(self, name: str, variable: str) -> str:
-        return self._commands[name].env[f"RELAY_{name.split('-')[0].upper()}_{variable}"]
+        return self._commands[name].env[f"RELAY_{service_of(name).upper()}_{variable}"]
 
     def _keep_log(self, name: str) -> None:
         log = self._daemon(name).log
         if log.exists() and self._daemon(name).process() is None:
             count = len(list(log.parent.glob(f"{name}.log.*")))
             shutil.move(log, log.with_name(f"{name}.log.{count}"))
+
+
+def service_of(name: str) -> str:
+    """Return `matcher` of `matcher-2`."""
+    return name.partition("-")[0]
 
 
 @contextmanager

@@ -153,7 +153,8 @@ def deadlines_hold(evidence: Evidence) -> Iterator[str]:
         select id, state::text, expires_at, closed_at from matcher.waitpoint
         where (state = 'resolved' and closed_at >= expires_at)
           or (state = 'expired' and closed_at < expires_at)
-          or (state in ('open', 'stalled') and expires_at < clock_timestamp() - make_interval(secs => %s))
+          or (state in ('open', 'stalled')
+            and expires_at < clock_timestamp() - make_interval(secs => %s))
         """,
         (LATEST_EXPIRY_SECONDS,),
     ).fetchall()

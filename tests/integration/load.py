@@ -124,5 +124,5 @@ class Load:
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 -- told to the test's own thread
+        except BaseException as error:
             self._faults.append(error)

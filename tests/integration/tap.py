@@ -1,4 +1,4 @@
-"""Everything that ever lay on the topics, read from outside all groups, for the checks at the end."""
+"""Everything that ever lay on the topics, read from outside all groups, for the checks."""
 
 import threading
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.integration.producer import Framing
 
@@ -50,6 +51,7 @@ class Tap:
         settings |= {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
         settings |= {"fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 1000}
         self._consumer = Consumer(settings)
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         known = self._consumer.list_topics(timeout=10).topics
         places = [(t, p) for t in TOPICS for p in known[t].partitions]
         self._next = dict.fromkeys(places, 0)
@@ -65,10 +67,10 @@ class Tap:
 
     def ends(self) -> dict[tuple[str, int], int]:
         """Return the end of every partition as the broker knows it now. Raises KafkaException."""
-        return {
-            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=5)[1]
-            for place in self._next
-        }
+        asked = {TopicPartition(*place): OffsetSpec.latest() for place in self._next}
+        # A consumer would put the question behind its own waiting fetch.
+        futures = self._admin.list_offsets(asked, request_timeout=5)
+        return {(p.topic, p.partition): f.result().offset for p, f in futures.items()}
 
     def behind(self, ends: dict[tuple[str, int], int]) -> int:
         """Return how many records before `ends` are not read yet."""

@@ -28,7 +28,11 @@ CRASHES = [
 
 @pytest.mark.parametrize("crashes", CRASHES)
 def test_a_crash_at_a_named_point_loses_nothing_and_doubles_nothing(
-    stack: Deployment, program: Callable[..., Program], place: Place, crashes: dict[str, str]
+    stack: Deployment,
+    program: Callable[..., Program],
+    place: Place,
+    crashes: dict[str, str],
+    verify: Callable[[], None],
 ) -> None:
     for service, point in crashes.items():
         stack.stop(service)
@@ -41,3 +45,4 @@ def test_a_crash_at_a_named_point_loses_nothing_and_doubles_nothing(
         stack.until_ready(*crashes)
         load.until_rounds(10)
     load.until_all_acknowledged()
+    verify()

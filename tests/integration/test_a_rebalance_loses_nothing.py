@@ -69,6 +69,7 @@ def test_matchers_that_come_and_go_lose_no_event(
     place: Place,
     expected: Expected,
     protocol: str,
+    verify: Callable[[], None],
 ) -> None:
     chosen = {"RELAY_GROUP_PROTOCOL": protocol}
     waiter, flow = program("client:checkout"), Flow(stack, place, expected)
@@ -94,10 +95,14 @@ def test_matchers_that_come_and_go_lose_no_event(
     with stack.database() as conn:
         query = "select state::text, count(*) from matcher.waitpoint where tenant = %s group by 1"
         assert conn.execute(query, (place.tenant,)).fetchall() == [("resolved", 250)]
+    verify()
 
 
 def test_a_matcher_frozen_past_its_session_changes_nothing_when_it_wakes(
-    stack: Deployment, place: Place, expected: Expected
+    stack: Deployment,
+    place: Place,
+    expected: Expected,
+    verify: Callable[[], None],
 ) -> None:
     flow = Flow(stack, place, expected)
     stack.start("matcher-2")
@@ -115,3 +120,4 @@ def test_a_matcher_frozen_past_its_session_changes_nothing_when_it_wakes(
         flow.until_recorded(PACE)
     until(lambda: flow.recorded() == flow.produced, 40, lambda: f"{flow.recorded()} recorded")
     stack.stop("matcher-2")
+    verify()

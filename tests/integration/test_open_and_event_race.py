@@ -1,4 +1,4 @@
-"""Opening and arriving commute: released together, 2,000 times, over HTTP and over the topic (W1, W3, M30)."""
+"""Opening and arriving commute, released together 2,000 times on both paths (W1, W3, M30)."""
 
 import random
 import threading
@@ -62,7 +62,12 @@ def until_none_waits(stack: Deployment, place: Place) -> None:
 
 @pytest.mark.parametrize("path", ["http", "topic"])
 def test_each_of_a_thousand_waits_meets_its_event(
-    stack: Deployment, tap: Tap, program: Make, place: Place, path: str
+    stack: Deployment,
+    tap: Tap,
+    program: Make,
+    place: Place,
+    path: str,
+    verify: Callable[[], None],
 ) -> None:
     waiter = program("client:checkout", base_url=stack.service_url("matcher"))
     shop = program("client:shop", base_url=stack.service_url("intake"))
@@ -102,10 +107,14 @@ def test_each_of_a_thousand_waits_meets_its_event(
         if (seen.record["tenant"], seen.record["type"]) == (place.tenant, "waitpoint.resolved")
     )
     assert set(told.values()) <= {1}
+    verify()
 
 
 def test_fifty_waiters_on_one_key_all_get_the_one_event(
-    stack: Deployment, program: Make, place: Place
+    stack: Deployment,
+    program: Make,
+    place: Place,
+    verify: Callable[[], None],
 ) -> None:
     rounds, waiters = 8, 50
     shop = program("client:shop", base_url=stack.service_url("intake"))
@@ -132,3 +141,4 @@ def test_fifty_waiters_on_one_key_all_get_the_one_event(
             (place.tenant,),
         ).fetchone()
     assert takes == (rounds, rounds * waiters)
+    verify()

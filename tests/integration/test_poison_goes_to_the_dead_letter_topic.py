@@ -1,4 +1,4 @@
-"""Records that can never be processed leave the partition, with reason, place and bytes (R28, §4)."""
+"""Records that can never be processed leave the partition with reason, place and bytes (R28)."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""At-least-once everywhere, state exactly once: repeats, other partitioners, replayed logs (W10, M34)."""
+"""At-least-once delivery, exactly-once state: repeats, other partitioners, replays (W10, M34)."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,12 @@ TABLES = {
 
 
 def test_a_record_delivered_three_times_to_any_partition_resolves_once(
-    stack: Deployment, program: Callable[..., Program], place: Place, tap: Tap, expected: Expected
+    stack: Deployment,
+    program: Callable[..., Program],
+    place: Place,
+    tap: Tap,
+    expected: Expected,
+    verify: Callable[[], None],
 ) -> None:
     waiter = program("client:checkout")
     opened = waiter.open("order.paid", place.key())
@@ -46,10 +51,15 @@ def test_a_record_delivered_three_times_to_any_partition_resolves_once(
     types = [r["type"] for r in waiter.records() if r["kind"] == "waitpoint_event"]
     until_drained(stack, tap)
     assert types.count("waitpoint.resolved") == 1
+    verify()
 
 
 def test_reading_every_log_again_from_its_beginning_changes_no_state(
-    stack: Deployment, program: Callable[..., Program], place: Place, tap: Tap
+    stack: Deployment,
+    program: Callable[..., Program],
+    place: Place,
+    tap: Tap,
+    verify: Callable[[], None],
 ) -> None:
     waiter, shop = program("client:checkout"), program("client:shop")
     for number in range(20):
@@ -65,6 +75,7 @@ def test_reading_every_log_again_from_its_beginning_changes_no_state(
     stack.until_ready()
     until_drained(stack, tap)
     assert contents(stack) == before
+    verify()
 
 
 def contents(stack: Deployment) -> dict[str, object]:

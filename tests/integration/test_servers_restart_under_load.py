@@ -1,4 +1,4 @@
-"""The broker dies, Postgres is restarted: everything drains, and readiness told the truth meanwhile."""
+"""Broker killed, Postgres restarted: everything drains; readiness told the truth meanwhile."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -36,7 +36,11 @@ def refusals(calls: Iterable[Call]) -> set[tuple[int | None, str]]:
 
 
 def test_a_killed_broker_comes_back_and_everything_drains(
-    stack: Deployment, program: Make, place: Place, history: History
+    stack: Deployment,
+    program: Make,
+    place: Place,
+    history: History,
+    verify: Callable[[], None],
 ) -> None:
     with Load(stack, program, place) as load:
         load.until_rounds(10)
@@ -53,10 +57,15 @@ def test_a_killed_broker_comes_back_and_everything_drains(
         load.until_rounds(10)
     load.until_all_acknowledged()
     assert {status for status, _ in refusals(history.of(place.tenant))} == {503}
+    verify()
 
 
 def test_an_immediate_restart_of_postgres_loses_no_acknowledged_work(
-    stack: Deployment, program: Make, place: Place, history: History
+    stack: Deployment,
+    program: Make,
+    place: Place,
+    history: History,
+    verify: Callable[[], None],
 ) -> None:
     with Load(stack, program, place) as load:
         load.until_rounds(10)
@@ -76,3 +85,4 @@ def test_an_immediate_restart_of_postgres_loses_no_acknowledged_work(
         load.until_rounds(10)
     load.until_all_acknowledged()
     assert {status for status, _ in refusals(history.of(place.tenant))} == {503}
+    verify()
