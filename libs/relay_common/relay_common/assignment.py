@@ -21,12 +21,13 @@ from confluent_kafka.admin import AdminClient
 
 from relay_common import positions
 from relay_common.db import UNAVAILABLE, Connection
-from relay_common.positions import LogView, Place
+from relay_common.positions import LogView, Place, PositionFenced
 from relay_common.telemetry import gauge, logger
 
 WITNESS_SECONDS = 1.0
 INSPECT_SECONDS = 5.0
 ANSWER_SECONDS = 3.0
+ASK_SECONDS = 0.25
 
 log = logger(__name__)
 
@@ -64,7 +65,8 @@ class Assignment:
         self.unwitnessed: set[Place] = set()
         self.joined = False
         self.problem: str | None = None
-        self.witnessed_at = self.inspected_at = time.monotonic()
+        self.asked: dict[str, Future[HasTopicId]] = {}
+        self.witnessed_at = self.inspected_at = self.asked_at = time.monotonic()
 
     def ready(self) -> str | None:
         """Return what is missing on Kafka's side, None when records flow (or would)."""
@@ -119,6 +121,8 @@ class Assignment:
             starts = self.look_up()
         consumer.incremental_assign([TopicPartition(*p, starts.get(p, 0)) for p in places])
         consumer.pause([TopicPartition(*p) for p in places if p not in starts])
+        # The client remembers a pause even of a partition that was lost in between.
+        consumer.resume([TopicPartition(*p) for p in places if p in starts])
         for place in starts.keys() & set(places):
             self.started(place, starts[place])
         log.info("partitions_assigned", partitions=named(places))
@@ -148,6 +152,12 @@ class Assignment:
         self.consumer.pause([TopicPartition(*place) for place in moved])
         self.forget(moved)
         self.unplaced.update(moved)
+
+    def compare(self) -> None:
+        """Displace the partitions whose stored position is not the one held here."""
+        stored = positions.read(self.connection(), list(self.expected))
+        held = {p: (self.topic_ids[p[0]], offset) for p, offset in self.expected.items()}
+        self.displace({place for place in held if stored.get(place) != held[place]})
 
     def place(self) -> None:
         """Seek every unplaced partition to its stored position and resume it, or stop it.
@@ -190,7 +200,7 @@ class Assignment:
     def view(self) -> dict[Place, LogView]:
         """Return the unplaced partitions as the broker shows them, those it does show."""
         found: dict[Place, LogView] = {}
-        known = self.read_topic_ids()
+        known = self.ids_now()
         self.topic_ids.update(known)
         try:
             for place in sorted(place for place in self.unplaced if place[0] in known):
@@ -207,25 +217,49 @@ class Assignment:
         self.unplaced.discard(place)
         self.stopped[place] = reason
 
-    def read_topic_ids(self) -> dict[str, str]:
-        """Return topic → id of the topics the broker knows; note whether it answered at all."""
-        futures = cast(
+    def ids_now(self) -> dict[str, str]:
+        """Return topic → id of the topics the broker knows now, waiting for its answer."""
+        self.ask()
+        return self.answer()
+
+    def ask(self) -> None:
+        """Ask the broker for the topics' ids, without waiting."""
+        self.asked_at = time.monotonic()
+        self.asked = cast(
             dict[str, Future[HasTopicId]],
             self.admin.describe_topics(
                 TopicCollection(self.topics), request_timeout=ANSWER_SECONDS
             ),
         )
+
+    def answer(self) -> dict[str, str]:
+        """Return topic → id of the topics the broker knows; note whether it answered at all."""
         found: dict[str, str] = {}
         self.problem = None
-        for topic, future in futures.items():
+        for topic, future in self.asked.items():
             try:
                 found[topic] = str(future.result().topic_id)
             except KafkaException as error:
                 self.problem = f"{topic}: {name_of(error)}"
+        self.asked = {}
         return found
 
+    def fetched(self) -> None:
+        """Ask again whose records these are: a topic may have been made anew since the last time.
+
+        The answer comes while the batch is processed and is read before its position is stored.
+        """
+        if time.monotonic() - self.asked_at > ASK_SECONDS:
+            self.ask()
+
     def advance(self, conn: Connection, moves: Mapping[Place, int]) -> None:
-        """Store the new positions in the caller's transaction. Raises PositionFenced."""
+        """Store the new positions in the caller's transaction.
+
+        Raises PositionFenced when somebody else has moved them, or the log is another one.
+        """
+        known = self.answer() if self.asked else {}
+        if any(self.topic_ids[topic] != topic_id for topic, topic_id in known.items()):
+            raise PositionFenced("the topic was made anew")
         positions.advance(conn, [(p, self.expected[p], offset) for p, offset in moves.items()])
 
     def moved(self, moves: Mapping[Place, int]) -> None:
@@ -269,7 +303,7 @@ class Assignment:
 
     def inspect(self) -> None:
         """See whether the broker answers, topics are still the same ones, and measure the lag."""
-        known = self.read_topic_ids()
+        known = self.ids_now()
         changed = {topic for topic in known if known[topic] != self.topic_ids.get(topic)}
         self.displace({place for place in self.expected if place[0] in changed})
         self.unplaced.update(self.stopped)

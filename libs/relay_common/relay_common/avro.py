@@ -137,7 +137,7 @@ class Codec:
             return writer, 10
         if value[:1] == b"\0" and len(value) >= 5:
             return self.registered(int.from_bytes(value[1:5], "big")), 5
-        if value[:2] in (SINGLE_OBJECT, SINGLE_OBJECT[:1]) or value[:1] == b"\0":
+        if value[:2] in (b"", SINGLE_OBJECT, SINGLE_OBJECT[:1]) or value[:1] == b"\0":
             raise Poison("truncated", f"{len(value)} bytes, not even a framing")
         raise Poison("bad_magic", f"first bytes {value[:2].hex()}")
 

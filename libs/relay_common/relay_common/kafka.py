@@ -209,6 +209,7 @@ class ConsumerLoop:
     def process(self, batch: Sequence[Record]) -> None:
         """Hand `batch` over and store its positions, in one transaction."""
         conn = self.live()
+        self.partitions.fetched()
         moves = {(r.topic, r.partition): r.offset + 1 for r in batch}
         with histogram("relay_consumer_batch_seconds").time(), conn.transaction():
             letters = self.judged(batch) or self.handle(conn, batch)
@@ -238,10 +239,10 @@ class ConsumerLoop:
 
     def judge(self, batch: Sequence[Record], error: Exception) -> None:
         """Try a smaller batch after an error of the handler; a lone record has three tries."""
-        log.exception("batch_failed", records=len(batch), error=type(error).__name__)
         self.limit = max(1, len(batch) // 2)
         if len(batch) > 1:
             return
+        log.exception("record_failed", partition=batch[0].partition, offset=batch[0].offset)
         self.failures += 1
         if isinstance(error, Poison):
             self.verdict = DeadLetter(batch[0], error.reason, error.detail)
@@ -251,14 +252,14 @@ class ConsumerLoop:
             self.rest()
 
     def connected(self) -> bool:
-        """Connect to Postgres; a commit under way when the last connection broke is read anew."""
+        """Connect to Postgres. The last connection may have broken within a commit: compare."""
         try:
             self.conn = self.connect()
         except psycopg.OperationalError as error:
             self.database_problem = type(error).__name__
             return False
         self.database_problem = None
-        self.partitions.displace(set(self.partitions.expected))
+        self.partitions.compare()
         return True
 
     def database_failed(self, error: Exception) -> None:

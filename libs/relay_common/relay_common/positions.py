@@ -1,6 +1,6 @@
 """Where a consumer stands: in Postgres, moved in its batch's transaction, fenced (D12)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_common.db import Connection
@@ -67,6 +67,12 @@ def read_or_create(conn: Connection, logs: Mapping[Place, LogView]) -> dict[Plac
         "lows": [logs[place].low for place in places],
     }
     conn.execute(CREATE, parameters)
+    return read(conn, places)
+
+
+def read(conn: Connection, places: Sequence[Place]) -> dict[Place, tuple[str, int]]:
+    """Return topic id and next offset of those of `places` that have a stored position."""
+    parameters = {"topics": [p[0] for p in places], "partitions": [p[1] for p in places]}
     rows = conn.execute(READ, parameters).fetchall()
     return {(topic, partition): (topic_id, offset) for topic, partition, topic_id, offset in rows}
 

@@ -21,7 +21,9 @@ class Topics:
         self.bootstrap = bootstrap
         self.prefix = f"t{uuid.uuid4().hex[:10]}."
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self.producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+        self.producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 1, "message.max.bytes": 64 << 20}
+        )
         self.created: list[str] = []
 
     def create(
@@ -79,6 +81,7 @@ class Topics:
     def close(self) -> None:
         """Delete the topics."""
         self.producer.flush(5)
+        self.producer.close()
         if self.created:
             for future in self.admin.delete_topics(self.created).values():
                 error = future.exception()
