@@ -51,7 +51,7 @@ class ServiceRun:
             found = self.get("/readyz")
             return found is not None and found.status_code == 200
 
-        wait.until(ready, 30, lambda: f"{self.name} ready; {self.log.read_text()[-2000:]}")
+        wait.until(ready, 90, lambda: f"{self.name} ready; {self.log.read_text()[-2000:]}")
 
     def stop(self) -> int:
         """Ask the process to end, as Kubernetes does; return its exit code."""
