@@ -1,0 +1,1 @@
+"""The sections of a run: each measures one thing and returns its figures."""

@@ -1,0 +1,62 @@
+"""Events per second of the matcher alone at 0, 10 and 100 % match, beside C1 and C2 of the same run."""
+
+from collections import defaultdict
+
+from bench import runs
+from bench.database import Database, open_database
+from bench.events import Batch, make
+from bench.figures import Figure
+from bench.stage import Stage
+
+RATES = (0.0, 0.1, 1.0)
+BATCH = 2000
+Samples = defaultdict[tuple[str, int], list[float]]
+
+
+def measure(stage: Stage) -> list[Figure]:
+    """Return events per second, matcher and ceilings in turn, for one and for two processes."""
+    database = open_database(stage, stage.profile.open_default)
+    batches = {rate: batch_of(stage, database, rate) for rate in RATES}
+    samples: Samples = defaultdict(list)
+    for _ in range(stage.profile.repetitions):
+        for processes in (1, 2):
+            for kind in ("c1", "c2"):
+                with runs.ceilings(stage, database, kind, processes, BATCH) as bank:
+                    run = runs.drive(stage, database, bank, batches[0.0])
+                samples[kind, processes].append(run.rate)
+            consumed = runs.raw_consume(stage, "bench.c1", len(batches[0.0]))
+            samples["consume", processes].append(consumed.rate)
+            with runs.matchers(stage, database, processes) as bank:
+                for rate, batch in batches.items():
+                    run = runs.drive(stage, database, bank, batch)
+                    runs.verify(database, batch)
+                    samples[f"{rate:.0%}", processes].append(run.rate)
+    return figures(database, samples)
+
+
+def batch_of(stage: Stage, database: Database, rate: float) -> Batch:
+    """Return the events of one match rate; as many as there are waitpoints for them."""
+    count = stage.profile.events
+    if rate:
+        count = min(count, int(database.open_waitpoints / rate))
+    return make(count, rate, database.open_waitpoints, f"rate{rate}")
+
+
+def figures(database: Database, samples: Samples) -> list[Figure]:
+    """Return one figure for each match rate and number of processes, and the ceilings."""
+    found: list[Figure] = []
+    for (kind, processes), values in sorted(samples.items(), key=lambda item: item[0][1]):
+        beside: dict[str, float] = {}
+        if kind.endswith("%"):
+            beside = {c.upper(): median(samples[c, processes]) for c in ("c1", "c2")}
+            beside["raw consume"] = median(samples["consume", processes])
+        what = f"matcher, {kind} match" if kind.endswith("%") else f"ceiling {kind}"
+        label = f"{what}, {processes} process{'es' if processes > 1 else ''}"
+        note = f"{database.open_waitpoints:,} open, batch {BATCH}"
+        found.append(Figure("match_rate", label, "events/s", tuple(values), beside, note))
+    return found
+
+
+def median(values: list[float]) -> float:
+    """Return the median of `values`."""
+    return Figure("", "", "", tuple(values)).value
