@@ -11,8 +11,7 @@ from typing import NoReturn
 from relay_common import limits
 from relay_common.errors import Json, MalformedJson
 
-# Also an unfinished string matches, up to the end: otherwise each quote in it would be tried anew.
-STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+ESCAPE = re.compile(rb"\\.", re.DOTALL)
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 INTEGER_MIN = -(2**63)
@@ -51,9 +50,13 @@ def nests_too_deep(body: bytes, levels: int) -> bool:
     """
     if body.count(b"[") + body.count(b"{") <= levels:
         return False  # it cannot be deeper than it has brackets
-    brackets = STRING.sub(b"", body).translate(None, NOT_BRACKETS)
+    outside_strings = b"".join(ESCAPE.sub(b"", body).split(b'"')[::2])
+    brackets = outside_strings.translate(None, NOT_BRACKETS)
     for _ in range(levels):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        closed = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(closed) == len(brackets):
+            return False
+        brackets = closed
     return b"[]" in brackets or b"{}" in brackets
 
 
