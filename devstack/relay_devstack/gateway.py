@@ -99,5 +99,6 @@ def _problem(status: int, code: str, detail: str) -> JSONResponse:
 if __name__ == "__main__":
     host, port, *pairs = sys.argv[1:]
     app = create_app(dict(pair.split("=", 1) for pair in pairs))
-    headers = {"server_header": False, "date_header": False}  # the service has set them
-    uvicorn.run(app, host=host, port=int(port), log_level="warning", **headers)
+    config = uvicorn.Config(app, host=host, port=int(port), log_level="warning")
+    config.server_header = config.date_header = False  # the service has set them
+    uvicorn.Server(config).run()

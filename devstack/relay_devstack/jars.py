@@ -4,18 +4,20 @@ They come through `mvn` where it is present, else through the `maven-artifact` w
 fetched a file, its digest is checked before it is used.
 """
 
+import contextlib
 import hashlib
+import io
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from typing import Protocol, cast
 
 from relay_devstack.errors import NoNetworkError, WrongDigestError, disk_faults
 from relay_devstack.layout import ROOT
@@ -122,20 +124,27 @@ def _progress(lines: Iterable[str], total: int, tell: Tell) -> Iterator[str]:
 def fetch_with_wheel(missing: list[Jar], target: Path, tell: Tell) -> None:
     """Download `missing` into `target` from RELAY_MAVEN_URL or Maven Central."""
     arrived = 0
-    with ThreadPoolExecutor(6) as pool:
+    with contextlib.redirect_stdout(io.StringIO()), ThreadPoolExecutor(6) as pool:
         for _ in pool.map(_download, missing, repeat(target)):
             arrived += 1
             tell(f"fetching Kafka: {arrived} of {len(missing)} jars")
 
 
+class _Downloads(Protocol):
+    """What the untyped wheel offers."""
+
+    def download(self, artifact: object, filename: str) -> object: ...
+
+
 def _download(jar: Jar, target: Path) -> None:
+    from maven_artifact import Artifact, Downloader, RequestException  # noqa: PLC0415 -- slow, rare
+
     base = os.environ.get("RELAY_MAVEN_URL", CENTRAL)
-    program = [sys.executable, "-m", "maven_artifact.main", "-m", base]
-    arguments = [f"{jar.group}:{jar.artifact}:{jar.version}", str(target / jar.file_name)]
-    done = subprocess.run([*program, *arguments], check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise NoNetworkError(_unreachable(base, said[-1] if said else "no reason given"))
+    artifact = Artifact(jar.group, jar.artifact, jar.version)
+    try:
+        cast(_Downloads, Downloader(base=base)).download(artifact, str(target / jar.file_name))
+    except RequestException as error:
+        raise NoNetworkError(_unreachable(base, str(error).strip())) from error
 
 
 def _unreachable(source: str, reason: str) -> str:

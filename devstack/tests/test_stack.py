@@ -88,9 +88,10 @@ def test_down_stops_only_its_own_and_the_next_start_is_quick(
         assert conn.execute("select 1").fetchone() == (1,)
     admin = AdminClient({"bootstrap.servers": neighbour["RELAY_KAFKA_BOOTSTRAP"], "log_level": 0})
     assert len(admin.list_topics(timeout=10).brokers) == 1
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     begun = time.monotonic()
     assert devstack("up", stack).returncode == 0
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 15 * crowd
     assert addresses(stack) == before
     assert_answers(before)
 
