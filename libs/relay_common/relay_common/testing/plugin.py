@@ -22,9 +22,9 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    from relay_devstack.postgres import PostgresServer  # noqa: PLC0415 -- only where it is needed
+    from relay_devstack.providers import choose  # noqa: PLC0415 -- only where it is needed
 
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    server = choose().postgres(tmp_path_factory.mktemp("postgres"))
     server.start()
     yield server.url
     server.destroy()
@@ -37,12 +37,12 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    from relay_devstack.kafka import KafkaCluster  # noqa: PLC0415 -- only where it is needed
+    from relay_devstack.providers import choose  # noqa: PLC0415 -- only where it is needed
 
-    cluster = KafkaCluster(tmp_path_factory.mktemp("kafka"))
+    cluster = choose().kafka(tmp_path_factory.mktemp("kafka"))
     cluster.start()
     yield cluster.bootstrap
-    cluster.stop()
+    cluster.destroy()
 
 
 @pytest.fixture(scope="session")
