@@ -22,7 +22,7 @@ from relay_common.tokens import TokenVerifier
 from relay_matcher.announcement import Announcer
 from relay_matcher.consumer import EventConsumer
 from relay_matcher.http import matcher_app
-from relay_matcher.http.desk import create_desk
+from relay_matcher.http.desk import Desk, create_desk
 from relay_matcher.operations import sweeping
 from relay_matcher.operations.plumbing import Plumbing
 
@@ -55,6 +55,7 @@ class Kit:
     consumer: EventConsumer
     stream: psycopg.Connection[Any]
     client: httpx.AsyncClient = field(init=False)
+    desk: Desk = field(init=False)
     offsets: Iterator[int] = field(default_factory=itertools.count)
 
     # ---- HTTP
@@ -216,4 +217,5 @@ async def matcher(database: Database, issuer: Issuer) -> AsyncIterator[Kit]:
         transport = httpx.ASGITransport(matcher_app(desk, verifier), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://matcher") as client:
             kit.client = client
+            kit.desk = desk
             yield kit

@@ -39,9 +39,9 @@ order by w.id
 for update of w;
 
 -- name: read_clock
--- Read the clock after the locks, and the last arrival number that anybody was given.
+-- Read the clock after the locks, and the last arrival number given out; plan the look-back once, not for each opening.
 with c as materialized (select relay.now() as at)
-select c.at, a.last_value from c, event_arrival a;
+select c.at, a.last_value, set_config('plan_cache_mode', 'force_generic_plan', true) from c, event_arrival a;
 
 -- name: settings
 -- Read the settings of this tenant.
