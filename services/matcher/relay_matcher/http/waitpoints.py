@@ -5,6 +5,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from relay_common import failpoints
 from relay_common.combiner import Answer
 from relay_common.db import tenant_transaction
 from relay_common.errors import FieldError, RelayError, ValidationFailed, WaitpointNotFound
@@ -51,7 +52,9 @@ def waitpoints_router(desk: Desk) -> APIRouter:
         form: WaitpointIn,
     ) -> Response:
         opening = opening_of(form, who, desk.plumbing.seed)
-        return render(await desk.submit(desk.opens, Call(who, attempted, opening)))
+        answer = await desk.submit(desk.opens, Call(who, attempted, opening))
+        failpoints.hit("matcher.after_open_commit")
+        return render(answer)
 
     @router.get("/{identifier}")
     async def get_waitpoint(who: Reader, identifier: str) -> Response:
