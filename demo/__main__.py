@@ -27,6 +27,7 @@ def main() -> int:
     """Play the story on a stack of its own; return the exit code."""
     console = Console()
     os.environ["RELAY_STATE_DIR"] = str(STATE_DIR)
+    devstack("reset")  # every telling begins with an empty shop
     devstack("up")
     try:
         story = asyncio.run(play(console))
@@ -178,7 +179,8 @@ async def gather(waiters: Waiters, push: Push, events: Sequence[Event]) -> repor
 
 async def every_event(waiters: Waiters, expected: int) -> list[Json]:
     """Return the recorded events, once all of them are there."""
-    window = {"received_after": "2026-01-01T00:00:00Z", "limit": "1000"}
+    window = {"received_after": "2026-01-01T00:00:00Z", "received_before": "2100-01-01T00:00:00Z"}
+    window["limit"] = "1000"
     for _ in range(60):
         found = [event async for event in waiters.pages(plan.CHECKOUT, "/v1/events", window)]
         if len(found) >= expected:
