@@ -258,7 +258,7 @@ class Assignment:
         Raises PositionFenced when somebody else has moved them, or the log is another one.
         """
         known = self.answer() if self.asked else {}
-        if any(self.topic_ids[topic] != topic_id for topic, topic_id in known.items()):
+        if any(self.topic_ids.get(topic, now) != now for topic, now in known.items()):
             raise PositionFenced("the topic was made anew")
         positions.advance(conn, [(p, self.expected[p], offset) for p, offset in moves.items()])
 

@@ -70,11 +70,7 @@ class Topics:
             {"bootstrap.servers": self.bootstrap, "group.id": "reader", "enable.auto.commit": False}
         )
         try:
-            return [
-                record
-                for partition in range(self.known(full))
-                for record in read_partition(reader, full, partition)
-            ]
+            return read_all(reader, full, self.known(full))
         finally:
             reader.close()
 
@@ -89,15 +85,22 @@ class Topics:
                     raise error
 
 
-def read_partition(reader: Consumer, topic: str, partition: int) -> list[Record]:
-    """Return the records of one partition from its beginning to its present end."""
-    where = TopicPartition(topic, partition)
-    low, high = reader.get_watermark_offsets(where, timeout=10)
+def read_all(reader: Consumer, topic: str, partitions: int) -> list[Record]:
+    """Return the records of a topic from its beginning to its present end."""
+    ends: dict[int, int] = {}
+    places: list[TopicPartition] = []
+    for partition in range(partitions):
+        low, high = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        if low < high:
+            ends[partition] = high
+            places.append(TopicPartition(topic, partition, low))
+    reader.assign(places)
     found: list[Record] = []
-    where.offset = low
-    reader.assign([where])
-    while not found or found[-1].offset < high - 1:
-        if low == high:
-            break
-        found.extend(record_of(m) for m in reader.consume(1000, 0.2) if m.error() is None)
-    return found
+    while ends:
+        for message in reader.consume(1000, 0.05):
+            if message.error() is None:
+                record = record_of(message)
+                found.append(record)
+                if record.offset + 1 >= ends.get(record.partition, 0):
+                    ends.pop(record.partition, None)
+    return sorted(found, key=lambda r: (r.partition, r.offset))
