@@ -85,6 +85,9 @@ LEASE_RECORDS = fixed("lease_records", 1_000, "records", "Records of one lease o
 RETENTION_SECONDS = Limit(
     "retention_seconds", 7 * DAY, 90 * DAY, "seconds", "Retention of events and mailbox records"
 )
+RETAINED_RECORDS = Limit(
+    "retained_records", 1_000_000, 10_000_000, "records", "Retained records of one mailbox"
+)
 LIST_ITEMS = Limit("list_items", 100, 1_000, "items", "Items on one page of a list")
 
 LIMITS: Sequence[Limit] = tuple(

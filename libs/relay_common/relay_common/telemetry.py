@@ -43,6 +43,10 @@ MetricName = Literal[
     "relay_waitpoint_open_seconds",
     "relay_mailbox_records_total",
     "relay_mailbox_acks_total",
+    "relay_mailbox_delivery_records",
+    "relay_mailbox_oldest_available_seconds",
+    "relay_mailbox_streams_with_holes",
+    "relay_mailbox_fan_outs",
 ]
 
 
@@ -77,6 +81,10 @@ METRICS: Mapping[MetricName, Metric] = {
     "relay_waitpoint_open_seconds": Metric("Time from open to a terminal state", ("state",)),
     "relay_mailbox_records_total": Metric("Records appended, by kind", ("kind",)),
     "relay_mailbox_acks_total": Metric("Acknowledgements, by result", ("result",)),
+    "relay_mailbox_delivery_records": Metric("Records by delivery state, but acked", ("state",)),
+    "relay_mailbox_oldest_available_seconds": Metric("Age of the oldest record that waits"),
+    "relay_mailbox_streams_with_holes": Metric("Streams of a sample that are not dense: 0"),
+    "relay_mailbox_fan_outs": Metric("Topic messages that not every subscriber has yet"),
 }
 
 
