@@ -12,6 +12,7 @@ from relay_devstack.daemons import Account
 from relay_devstack.errors import WrongMachineError, disk_faults
 
 ACCOUNT = "nobody"
+OWNER = "owner"  # a file in each home: which folder it stands in for
 
 
 def unprivileged() -> Account | None:
@@ -36,20 +37,40 @@ def reachable(path: Path, account: Account | None) -> bool:
 
 
 def public_home(path: Path, account: Account) -> Path:
-    """Return a folder of ours that stands in for `path` where `account` can reach it.
+    """Return the folder that stands in for `path` where `account` can reach it.
 
-    It lies in the system's temporary place under a name derived from `path`. Raises
-    WrongMachineError when somebody else owns that name.
+    It lies in the system's temporary place under a name derived from `path`.
     """
-    name = f"relay-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
-    home = _temporary_place(account) / name
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    return _temporary_place(account) / f"relay-{digest[:16]}"
+
+
+def make_public_home(path: Path, account: Account) -> Path:
+    """Make the stand-in for `path` and return it.
+
+    Raises WrongMachineError when somebody else owns its name.
+    """
+    home = public_home(path, account)
     with disk_faults(home):
         home.mkdir(mode=0o711, exist_ok=True)
         home.chmod(0o711)
+    _refuse_foreign(home)
+    with disk_faults(home):
+        (home / OWNER).write_text(str(path.resolve()))
+    return home
+
+
+def sweep_homes(account: Account) -> None:
+    """Remove the homes of ours whose state folder is gone."""
+    for owner in _temporary_place(account).glob(f"relay-*/{OWNER}"):
+        if owner.stat().st_uid == os.geteuid() and not Path(owner.read_text()).exists():
+            shutil.rmtree(owner.parent, ignore_errors=True)
+
+
+def _refuse_foreign(home: Path) -> None:
     found = home.lstat()
     if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
         raise WrongMachineError(f"{home} belongs to somebody else: remove it and start again.")
-    return home
 
 
 def copied_tree(source: Path, target: Path) -> Path:

@@ -199,9 +199,12 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    # One that only waits for its parent to notice has ended: not every init is quick.
+    # One that only waits for its parent to notice has ended: not every init is quick. While other
+    # threads of it still end, its ports are taken.
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            return True
+        return process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

