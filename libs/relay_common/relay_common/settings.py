@@ -4,7 +4,7 @@ Shared settings are `RELAY_…`; a service's own have its prefix (`RELAY_MATCHER
 """
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -33,6 +33,12 @@ class CommonSettings(BaseSettings):
     unsafe_durability: Annotated[bool, Field(validation_alias="RELAY_UNSAFE_DURABILITY")] = False
     log_level: Annotated[str, Field(validation_alias="RELAY_LOG_LEVEL")] = "info"
     group_prefix: Annotated[str, Field(validation_alias="RELAY_GROUP_PREFIX")] = "relay"
+    group_protocol: Annotated[
+        Literal["classic", "consumer"], Field(validation_alias="RELAY_GROUP_PROTOCOL")
+    ] = "classic"
+    session_timeout_ms: Annotated[
+        int, Field(validation_alias="RELAY_SESSION_TIMEOUT_MS", ge=1_000, le=300_000)
+    ] = 10_000  # of the classic protocol; with the other one the broker says
     topic_prefix: Annotated[str, Field(validation_alias="RELAY_TOPIC_PREFIX")] = ""
     cursor_secret: Annotated[
         SecretStr | None, Field(validation_alias="RELAY_CURSOR_SECRET", min_length=16)

@@ -40,6 +40,8 @@ def main() -> int:
             group=settings.group(SERVICE),
             topics=(settings.topic("relay.waitpoints"),),
             outbox_shards=settings.outbox_shards,
+            group_protocol=settings.group_protocol,
+            session_timeout_ms=settings.session_timeout_ms,
         ),
         connect,
         LifecycleConsumer(codec_of(settings)),

@@ -55,6 +55,8 @@ def main() -> int:
             max_records=settings.batch_records,
             max_bytes=settings.batch_bytes,
             outbox_shards=settings.outbox_shards,
+            group_protocol=settings.group_protocol,
+            session_timeout_ms=settings.session_timeout_ms,
         ),
         connect,
         EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards),
