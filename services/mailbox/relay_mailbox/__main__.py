@@ -6,14 +6,12 @@ python -m relay_mailbox [--roles http,consumer,sweeper,publisher]
 import argparse
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from functools import partial
 
 import psycopg
 from fastapi import FastAPI
 from relay_common import db
 from relay_common.avro import Codec
-from relay_common.cursors import Cursors
 from relay_common.db import Connection
 from relay_common.idempotency import expire_keys
 from relay_common.kafka import ConsumerLoop, ConsumerSettings
@@ -26,14 +24,11 @@ from relay_common.tokens import TokenVerifier, jwks_over_http
 
 from relay_mailbox import sweeper
 from relay_mailbox.consumer import MailboxConsumer
-from relay_mailbox.http.app import AppParts, mailbox_app
-from relay_mailbox.operations.abuse import AbuseDesk
+from relay_mailbox.http.app import mailbox_app
 from relay_mailbox.operations.append import Appending
-from relay_mailbox.operations.fan_out import FanOut
 from relay_mailbox.settings import MailboxSettings
 from relay_mailbox.store.appends import recognise_incarnation
 
-Duty = Callable[[Connection], Mapping[str, int]]
 ROLES = ("http", "consumer", "sweeper", "publisher")
 SCHEMA_VERSION = "0007"
 log = logger(__name__)
@@ -48,38 +43,20 @@ def main(arguments: list[str]) -> int:
     seed = wait_for_database(settings, connect)
     readiness = Readiness()
 
-    codec = Codec(settings.schema_dir, settings.schema_registry_url)
-    appending = Appending(codec, settings.topic("relay.hints"), settings.outbox_shards)
-    fan_out = FanOut(codec, settings.topic("relay.mailbox"), settings.outbox_shards)
+    loops: list[Loop] = []
     publisher = PublisherLoop(
         connect, Producer(settings.kafka_bootstrap, "relay-mailbox"), settings.outbox_shards
     )
-    loops: list[Loop] = []
     if "publisher" in roles:
         readiness.add("publisher", publisher.ready)
         loops.append(Loop("publisher", publisher.run, publisher.age))
     if "consumer" in roles:
-        handle = MailboxConsumer(codec, appending, fan_out)
-        records = ConsumerLoop(consumed(settings), connect, handle, publisher.wake)
+        records = consumer_loop(settings, connect, publisher)
         readiness.add("records", records.ready)
         loops.append(Loop("records", records.run, records.age))
     if "sweeper" in roles:
-        duties: dict[str, tuple[float, Duty]] = {
-            "fan_out_due": (settings.fan_out_seconds, partial(sweeper.fan_out_due, fan_out)),
-            "expire_due": (settings.sweep_seconds, sweeper.expire_due),
-            "expire_keys": (settings.sweep_seconds, expire_keys),
-            "dead_letter_exhausted": (
-                settings.sweep_seconds,
-                partial(sweeper.dead_letter_exhausted, appending),
-            ),
-            "measure": (settings.measure_seconds, sweeper.measure),
-            "open_slices": (3600.0, sweeper.open_slices),
-        }
-        loops += [
-            Loop(name, partial(every, seconds, duty, connect, name=name))
-            for name, (seconds, duty) in duties.items()
-        ]
-    app = public_app(settings, seed, codec) if "http" in roles else None
+        loops += sweepers(settings, connect)
+    app = public_app(settings, seed) if "http" in roles else None
 
     return run(
         ServiceProcess(
@@ -135,35 +112,48 @@ def wait_for_database(settings: MailboxSettings, connect: partial[Connection]) -
             pause.wait(1.0)
 
 
-def consumed(settings: MailboxSettings) -> ConsumerSettings:
-    """Return what the consumer reads, as which group."""
-    return ConsumerSettings(
+def consumer_loop(
+    settings: MailboxSettings, connect: partial[Connection], publisher: PublisherLoop
+) -> ConsumerLoop:
+    """Return the loop that appends what `relay.mailbox` carries."""
+    codec = Codec(settings.schema_dir, settings.schema_registry_url)
+    appending = Appending(codec, settings.topic("relay.hints"), settings.outbox_shards)
+    wanted = ConsumerSettings(
         bootstrap=settings.kafka_bootstrap,
         group=settings.group("mailbox"),
-        topics=(settings.topic("relay.mailbox"), settings.topic("relay.topics")),
+        topics=(settings.topic("relay.mailbox"),),
         max_records=settings.batch_records,
         outbox_shards=settings.outbox_shards,
         group_protocol=settings.group_protocol,
         session_timeout_ms=settings.session_timeout_ms,
     )
+    return ConsumerLoop(wanted, connect, MailboxConsumer(codec, appending), publisher.wake)
 
 
-def public_app(settings: MailboxSettings, seed: int, codec: Codec) -> FastAPI:
+def sweepers(settings: MailboxSettings, connect: partial[Connection]) -> list[Loop]:
+    """Return the periodic duties."""
+    duties = {
+        "open_slices": (3600.0, sweeper.open_slices),
+        "expire_keys": (settings.sweep_seconds, expire_keys),
+    }
+    return [
+        Loop(name, partial(every, seconds, duty, connect, name=name))
+        for name, (seconds, duty) in duties.items()
+    ]
+
+
+def public_app(settings: MailboxSettings, seed: int) -> FastAPI:
     """Return the HTTP side on a pool of its own role."""
     role = db.role_conninfo(
         settings.database_url, "relay_mailbox_http", password(settings.http_password)
     )
-    fetch_jwks = jwks_over_http(settings.access_jwks_url)
-    secret = password(settings.cursor_secret) or str(seed)
-    return mailbox_app(
-        AppParts(
-            verifier=TokenVerifier(settings.access_issuer, settings.access_audience, fetch_jwks),
-            pool=db.open_pool(role, "relay-mailbox-http", settings.pool_size),
-            seed=seed,
-            cursors=Cursors(secret.encode()),
-            desk=AbuseDesk(codec, settings.topic("relay.topics"), settings.outbox_shards),
-        )
+    pool = db.open_pool(role, "relay-mailbox-http", settings.pool_size)
+    verifier = TokenVerifier(
+        settings.access_issuer,
+        settings.access_audience,
+        jwks_over_http(settings.access_jwks_url),
     )
+    return mailbox_app(verifier, pool, seed)
 
 
 if __name__ == "__main__":
