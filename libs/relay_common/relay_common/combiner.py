@@ -129,7 +129,7 @@ class Combiner(Generic[CallT]):
             raise Overloaded
         one = Waiting(call, asyncio.get_running_loop().create_future())
         queue.append(one)
-        return await asyncio.shield(one.answer)
+        return await one.answer
 
     def start(self, group: Group, queue: "deque[Waiting[CallT]]") -> None:
         """Start the task that empties `queue`; it belongs to no caller, so none can cancel it."""

@@ -53,7 +53,11 @@ def stream_connector(settings: CommonSettings, service: str) -> Callable[[], Con
 
     def checked() -> Connection:
         conn = connect(conninfo, f"relay-{service}")
-        check_server(conn, allow_unsafe_durability=settings.unsafe_durability)
+        try:
+            check_server(conn, allow_unsafe_durability=settings.unsafe_durability)
+        except Exception:
+            conn.close()
+            raise
         return conn
 
     return checked

@@ -9,6 +9,7 @@ from typing import Annotated
 import httpx
 import pytest
 from fastapi import Depends, FastAPI
+from relay_common import middleware
 from relay_common.combiner import answer
 from relay_common.errors import StoreUnavailable, WaitpointNotFound
 from relay_common.http import (
@@ -26,6 +27,7 @@ from relay_common.tokens import Caller, TokenVerifier
 from relay_common.wire import KeyText, Time, Wire, rfc3339
 from starlette.responses import Response
 from starlette.types import Message
+from structlog.testing import capture_logs
 
 
 class Match(Wire):
@@ -150,8 +152,10 @@ async def test_the_first_deadline_stands_so_it_is_not_in_the_fingerprint(client:
 async def test_every_fault_is_a_problem(
     client: httpx.AsyncClient, path: str, method: str, status: int, expected: str
 ):
-    found = await client.request(method, path)
+    with capture_logs() as logged:
+        found = await client.request(method, path)
     assert code(found, status) == expected
+    assert [line["event"] for line in logged] == (["request_failed"] if status == 500 else [])
     assert "secret" not in found.text
     assert "db.internal" not in found.text
 
@@ -391,3 +395,22 @@ async def test_a_client_that_hangs_up_gets_no_answer_and_breaks_nothing(
         "idempotency-key": "k",
     }
     assert await drive(app, messages, headers) == []
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    app: FastAPI, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.05)
+    never = asyncio.Event()
+
+    async def trickle() -> AsyncIterator[bytes]:
+        yield b'{"match"'
+        await never.wait()
+
+    headers = {
+        "authorization": f"Bearer {issuer.token(scope='things:write')}",
+        "content-type": "application/json",
+    }
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        found = await client.post("/v1/things", content=trickle(), headers=headers)
+    assert code(found, 408) == "request_timeout"
