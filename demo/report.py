@@ -39,8 +39,8 @@ class Story:
     def early_events(self) -> int:
         """Return how many early_event records there must be.
 
-        One for each addressed event, at once, in the mailbox it names; one for each other event that
-        was there before its waitpoint, when the waitpoint takes it.
+        One for each addressed event, at once, in the mailbox it names; one for each other event
+        that was there before its waitpoint, when the waitpoint takes it.
         """
         came_first = [w for i, w in self.waits.items() if self.answers[i]["state"] == "resolved"]
         unaddressed = sum(1 for wait in came_first if wait.event_type != "shipment.dispatched")
