@@ -156,6 +156,7 @@ class Codec:
         try:
             parsed = cast(AvroSchema, fastavro.parse_schema(json.loads(text)))
             check_safe(parsed, ())
+            name = parsed["name"]
         except RecursionError as error:
             raise Poison("too_deep", "schema nests too deeply") from error
         except (SchemaParseException, ValueError, KeyError, TypeError) as error:
@@ -164,9 +165,9 @@ class Codec:
         if mark in self.by_fingerprint:
             return self.by_fingerprint[mark]
         for known in sorted(self.known.values(), key=lambda k: -k.version):
-            if known.parsed["name"] == parsed.get("name"):
+            if known.parsed["name"] == name:
                 return Writer(known.name, parsed, known.parsed)
-        raise Poison("unknown_schema", f"record {parsed.get('name')}")
+        raise Poison("unknown_schema", f"record {name}")
 
     def writer(self, known: Known) -> Writer:
         """Return the writer for a schema of ours; older versions are read as the newest."""
