@@ -61,10 +61,10 @@ def test_what_only_looks_dangerous_is_taken():
     ids=["quotes", "half escapes", "flat", "deep"],
 )
 def test_hostile_bodies_are_judged_in_linear_time(body: bytes):
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(MalformedJson):
         parse(body)
-    assert time.monotonic() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 json_values = st.recursive(
