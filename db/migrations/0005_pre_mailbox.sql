@@ -85,6 +85,9 @@ create table mailbox.delivery (
   constraint delivery_lease_has_token_and_end check ((state = 'leased') = (lease_token is not null and lease_until is not null)),
   constraint delivery_held_is_not_leasable check (state <> 'held' or not leasable)
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
+-- What waits without being leasable: held records and the request box. The predicate names a column that a lease does not
+-- change, so that leasing stays a heap-only update.
+create index delivery_not_leasable on mailbox.delivery (tenant, environment, mailbox_id, seq) where not leasable;
 comment on column mailbox.delivery.leasable is 'false for held records and for those still in the request box';
 
 create table mailbox.dead_letter (
@@ -170,7 +173,7 @@ create table mailbox.subscription (
   constraint subscription_one_per_owner primary key (tenant, environment, topic, owner)
 );
 
--- A message of a topic on its way to the subscribers; next_owner is where the next page starts.
+-- A message of a topic on its way to the subscribers; after_owner is where the last page ended.
 create table mailbox.fan_out (
   id bigint generated always as identity primary key,
   tenant text collate "C" not null,

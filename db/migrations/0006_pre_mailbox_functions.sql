@@ -42,6 +42,32 @@ begin
     then 'timeline_changed' else 'system_identifier_changed' end);
 end $$;
 
+-- Moves the oldest retained record of a mailbox up to `new_oldest`. The count may not take a held record away, age may
+-- (design D1): so this stops before the first held one. The caller holds the head. Returns what nobody had acknowledged.
+create function mailbox.trim_v1(p_tenant text, p_environment text, p_mailbox_id bigint, new_oldest bigint, by_age boolean default false)
+returns bigint language plpgsql set search_path = mailbox, relay, pg_temp as $$
+declare
+  first_held bigint;
+  dropped bigint;
+begin
+  if not by_age then
+    select min(d.seq) into first_held from delivery d
+    where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and not d.leasable
+      and d.state = 'held';
+    new_oldest := least(new_oldest, first_held);
+  end if;
+  delete from delivery d
+  where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq < new_oldest;
+  get diagnostics dropped = row_count;
+  delete from request q
+  where q.tenant = p_tenant and q.environment = p_environment and q.mailbox_id = p_mailbox_id and q.seq < new_oldest;
+  update mailbox m set oldest = new_oldest, low_water = greatest(m.low_water, new_oldest),
+    oldest_at = (select r.appended_at from record r where r.tenant = p_tenant and r.environment = p_environment
+      and r.mailbox_id = p_mailbox_id and r.seq = new_oldest)
+  where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id and m.oldest < new_oldest;
+  return dropped;
+end $$;
+
 -- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
 -- message id, numbers densely and inserts. Returns the fresh records; an input that is missing was a duplicate.
 -- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
@@ -140,6 +166,14 @@ begin
     where r.tenant = t.tenant and r.environment = t.environment and r.mailbox_id = t.mailbox_id and r.seq = t.seq
       and r.appended_at = t.appended_at;
   end if;
+
+  -- Retention by count, only looked at closely when some mailbox of the batch may have too many.
+  perform trim_v1(m.tenant, m.environment, m.id, m.head - s.max_records + 1)
+  from (select distinct * from unnest(tenants, environments, owners)) w(tenant, environment, owner)
+  join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
+  cross join lateral settings_v1(m.tenant, m.environment) s
+  where m.head - m.oldest >= (select least(1000000, min(t.max_records)) from tenant_setting t)
+    and m.head - m.oldest >= s.max_records;
 end $$;
 
 -- What can be leased now, in seq order from `low`: available and due, or leased and expired. Expiry is judged here, by the
@@ -215,14 +249,12 @@ $$;
 -- Leases up to `wanted` records in seq order to `token`. The caller holds the head. After a first redelivery a record is
 -- handed out alone, so that one that kills its reader does not burn its neighbours. A lease ends before 4 MiB of bodies.
 create function mailbox.lease_v1(p_tenant text, p_environment text, p_mailbox_id bigint, wanted int, seconds int, token uuid)
-returns table (seq bigint, epoch bigint, message_id uuid, kind text, type text, deliveries int, appended_at timestamptz,
-  trust text, relationship text, body bytea, lease_until timestamptz)
+returns table (seq bigint, deliveries int, lease_until timestamptz)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   at timestamptz := relay.now();
-  here mailbox := (select m from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
-  low bigint := here.low_water;
+  low bigint := (select m.low_water from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
   settings record := mailbox.settings_v1(p_tenant, p_environment);
   first_waiting bigint;
 begin
@@ -237,13 +269,12 @@ begin
 
   return query
   with candidate as materialized (
-    select l.seq, l.deliveries, r.message_id, r.kind, r.type, r.appended_at, r.trust, r.relationship, r.body
+    select l.seq, l.deliveries, octet_length(r.body) as bytes
     from leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at) l
     join record r on r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = p_mailbox_id and r.seq = l.seq
       and r.appended_at = l.appended_at
   ), run as (
-    select c.*, row_number() over (order by c.seq) as place,
-      sum(octet_length(c.body)) over (order by c.seq) as bytes,
+    select c.seq, row_number() over (order by c.seq) as place, sum(c.bytes) over (order by c.seq) as bytes,
       count(*) filter (where c.deliveries >= greatest(1, least(2, settings.max_redeliveries))) over (order by c.seq) as alone
     from candidate c
   )
@@ -253,8 +284,7 @@ begin
   from run r
   where (r.place = 1 or (r.alone = 0 and r.bytes <= 4194304))
     and d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = r.seq
-  returning d.seq, here.epoch, r.message_id, r.kind, r.type, d.deliveries, r.appended_at, r.trust, r.relationship, r.body,
-    d.lease_until;
+  returning d.seq, d.deliveries, d.lease_until;
 end $$;
 
 -- Acknowledges (mailbox, token, seq) items; one result for each, in order. The rows are locked first: a second acker then

@@ -13,8 +13,8 @@ from relay_common.records import DeadLetter, Record
 
 from relay_mailbox.domain.record import AppendedState, NewRecord, Owner, RecordKind
 from relay_mailbox.operations.append import Appending
-
-MAILBOX_SCHEMA = "relay.mailbox.v1"
+from relay_mailbox.operations.fan_out import FanOut
+from relay_mailbox.store.fan_out import TopicMessage
 
 
 class Sender(msgspec.Struct):
@@ -28,32 +28,59 @@ JSON = msgspec.json.Decoder()
 
 
 class MailboxConsumer:
-    """Appends what `relay.mailbox` carries."""
+    """Appends what `relay.mailbox` carries, and keeps what `relay.topics` carries to fan it out."""
 
-    def __init__(self, codec: Codec, appending: Appending) -> None:
-        """Read with `codec`, append with `appending`."""
+    def __init__(self, codec: Codec, appending: Appending, fan_out: FanOut) -> None:
+        """Read with `codec`, append with `appending`, fan out with `fan_out`."""
         self.codec = codec
         self.appending = appending
+        self.fan_out = fan_out
 
     def __call__(self, conn: Connection, records: Sequence[Record]) -> Sequence[DeadLetter]:
-        """Append a batch inside the loop's transaction; return what can never be appended."""
+        """Take a batch inside the loop's transaction; return what can never be taken."""
         fresh: list[NewRecord] = []
+        published: list[TopicMessage] = []
         dead: list[DeadLetter] = []
         for record in records:
             try:
-                fresh.append(self.read(record.value))
+                found = self.read(record.value)
             except Poison as poison:
                 dead.append(DeadLetter(record, poison.reason, poison.detail))
+            else:
+                if isinstance(found, NewRecord):
+                    fresh.append(found)
+                else:
+                    published.append(found)
+        self.fan_out.accept(conn, published)
         self.appending.append(conn, fresh)
         hit("mailbox.before_commit")
         return dead
 
-    def read(self, value: bytes | None) -> NewRecord:
-        """Return the record in `value`. Raises Poison when it is none."""
+    def read(self, value: bytes | None) -> NewRecord | TopicMessage:
+        """Return what is in `value`. Raises Poison when it is neither."""
         schema, fields = self.codec.decode(value)
-        if schema != MAILBOX_SCHEMA:
-            raise Poison("unexpected_schema", f"expected {MAILBOX_SCHEMA}, found {schema}")
-        return new_record(fields)
+        match schema:
+            case "relay.mailbox.v1":
+                return new_record(fields)
+            case "relay.topics.v1":
+                return topic_message(fields)
+            case _:
+                raise Poison("unexpected_schema", f"found {schema}")
+
+
+def topic_message(fields: Mapping[str, object]) -> TopicMessage:
+    """Return the message that the Avro `fields` say. Raises Poison when its body is no JSON."""
+    body = cast(bytes, fields["body"])
+    sender_of("message", body)
+    return TopicMessage(
+        tenant=name(fields, "tenant"),
+        environment=name(fields, "environment"),
+        topic=name(fields, "topic"),
+        message_id=uuid.UUID(bytes=cast(bytes, fields["message_id"])),
+        publisher=name(fields, "publisher"),
+        type=name(fields, "type"),
+        body=body,
+    )
 
 
 def new_record(fields: Mapping[str, object]) -> NewRecord:

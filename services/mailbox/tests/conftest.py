@@ -7,12 +7,14 @@ import httpx
 import pytest
 import pytest_asyncio
 from relay_common.avro import Codec
+from relay_common.cursors import Cursors
 from relay_common.db import Connection, installation, open_pool
 from relay_common.testing.databases import Database
 from relay_common.testing.issuer import Issuer
 from relay_common.tokens import TokenVerifier
 from relay_mailbox.domain.record import NewRecord, Owner
-from relay_mailbox.http.app import mailbox_app
+from relay_mailbox.http.app import AppParts, mailbox_app
+from relay_mailbox.operations.abuse import AbuseDesk
 from relay_mailbox.operations.append import Appending
 
 SCOPES = "mailbox:read mailbox:ack topics:subscribe"
@@ -119,7 +121,9 @@ async def client(database: Database, issuer: Issuer) -> AsyncIterator[httpx.Asyn
     """The HTTP side of the mailbox service on this test's database."""
     pool = open_pool(database.conninfo("relay_mailbox_http"), "mailbox test", 4)
     verifier = TokenVerifier(issuer.url, issuer.audience, issuer.fetch_jwks)
-    app = mailbox_app(verifier, pool, installation(database.owner).hash_seed)
+    desk = AbuseDesk(Codec(), "relay.topics", 2)
+    seed = installation(database.owner).hash_seed
+    app = mailbox_app(AppParts(verifier, pool, seed, Cursors(b"a secret of the test"), desk))
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),

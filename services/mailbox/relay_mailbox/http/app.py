@@ -2,25 +2,40 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from fastapi import FastAPI
+from relay_common.cursors import Cursors
 from relay_common.db import Pool
 from relay_common.http import Verifier, create_app
 
-from relay_mailbox.http import mailboxes
+from relay_mailbox.http import contacts, mailboxes, tenant
 from relay_mailbox.http.surface import Surface
+from relay_mailbox.operations.abuse import AbuseDesk
 
 
-def mailbox_app(verifier: Verifier, pool: Pool, seed: int) -> FastAPI:
-    """Return the app; it opens and closes `pool`. `seed` is the installation's."""
+@dataclass(frozen=True, slots=True)
+class AppParts:
+    """What the app stands on; `seed` is the installation's."""
+
+    verifier: Verifier
+    pool: Pool
+    seed: int
+    cursors: Cursors
+    desk: AbuseDesk
+
+
+def mailbox_app(parts: AppParts) -> FastAPI:
+    """Return the app; it opens and closes the pool."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
-        await pool.open()
+        await parts.pool.open()
         yield
-        await pool.close()
+        await parts.pool.close()
 
-    app = create_app("Relay mailbox", "0.1.0", verifier, lifespan)
-    app.state.surface = Surface.of(pool, seed)
-    app.include_router(mailboxes.router)
+    app = create_app("Relay mailbox", "0.1.0", parts.verifier, lifespan)
+    app.state.surface = Surface.of(parts.pool, parts.seed, parts.cursors, parts.desk)
+    for router in (mailboxes.router, contacts.router, tenant.router):
+        app.include_router(router)
     return app

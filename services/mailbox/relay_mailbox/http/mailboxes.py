@@ -2,30 +2,44 @@
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 from relay_common import limits
 from relay_common.errors import FieldError, ValidationFailed
 from relay_common.failpoints import hit
 from relay_common.http import create_router, render
-from relay_common.idempotency import Call
 
 from relay_mailbox.http.models import (
     AckBody,
     CursorBody,
     ExtendBody,
     LeaseBody,
+    RedriveBody,
     ReleaseBody,
+    StateBody,
     whole_seconds,
 )
-from relay_mailbox.http.surface import Acking, Reading, Shared, Tried, own, visible
+from relay_mailbox.http.surface import (
+    Acking,
+    Operating,
+    Reading,
+    Redriving,
+    Shared,
+    Tried,
+    answered,
+    own,
+    visible,
+)
 from relay_mailbox.operations.cursor import CursorGiven
+from relay_mailbox.operations.dead_letters import ListGiven, RedriveGiven, list_dead_letters
 from relay_mailbox.operations.lease import AckGiven, ExtendGiven, LeaseGiven, ReleaseGiven
 from relay_mailbox.operations.read import get_mailbox, read_since
+from relay_mailbox.operations.settings import StateGiven
 
 router = create_router("/v1/mailboxes/{owner}")
 
 Since = Annotated[int, Query(ge=0, lt=2**63)]
 Epoch = Annotated[int | None, Query(ge=0, lt=2**63)]
+ReaderName = Annotated[str, Path(min_length=1, max_length=128)]
 PageLimit = Annotated[int, Query(ge=1, le=limits.LIST_ITEMS.upper)]
 
 
@@ -57,10 +71,9 @@ async def lease(owner: str, who: Acking, shared: Shared, tried: Tried, body: Lea
     """Lease records in seq order; 200 without a lease when there is nothing."""
     seconds = None if body.lease_seconds is None else whole_seconds(body.lease_seconds)
     given = LeaseGiven(own(who, owner), body.max_records, seconds)
-    call = Call(who, tried, given)
-    answer = await shared.leases.submit(who.tenant, who.environment, call)
+    answer = await answered(shared.leases, who, tried, given)
     hit("mailbox.after_lease_commit")
-    return render(answer)
+    return answer
 
 
 @router.post("/leases/{lease_id}/extend")
@@ -68,9 +81,8 @@ async def extend(
     owner: str, lease_id: str, who: Acking, shared: Shared, tried: Tried, body: ExtendBody
 ) -> Response:
     """Move the end of a running lease."""
-    seconds = whole_seconds(body.lease_seconds)
-    call = Call(who, tried, ExtendGiven(own(who, owner), lease_id, seconds))
-    return render(await shared.extensions.submit(who.tenant, who.environment, call))
+    given = ExtendGiven(own(who, owner), lease_id, whole_seconds(body.lease_seconds))
+    return await answered(shared.extensions, who, tried, given)
 
 
 @router.post("/leases/{lease_id}/release")
@@ -79,8 +91,8 @@ async def release(
 ) -> Response:
     """Give records of a running lease back."""
     delay = body.delay_seconds.total_seconds()
-    call = Call(who, tried, ReleaseGiven(own(who, owner), lease_id, body.seqs, delay))
-    return render(await shared.releases.submit(who.tenant, who.environment, call))
+    given = ReleaseGiven(own(who, owner), lease_id, body.seqs, delay)
+    return await answered(shared.releases, who, tried, given)
 
 
 @router.post("/acks")
@@ -89,17 +101,46 @@ async def acknowledge(
 ) -> Response:
     """Acknowledge records: acked, already_acked, lease_lost or not_found for each."""
     given = AckGiven(own(who, owner), body.lease_id, body.epoch, body.seqs)
-    call = Call(who, tried, given)
-    answer = await shared.acks.submit(who.tenant, who.environment, call)
+    answer = await answered(shared.acks, who, tried, given)
     hit("mailbox.after_ack_commit")
-    return render(answer)
+    return answer
 
 
 @router.put("/cursors/{reader}")
 async def report_cursor(
-    owner: str, reader: str, who: Acking, shared: Shared, tried: Tried, body: CursorBody
+    owner: str, reader: ReaderName, who: Acking, shared: Shared, tried: Tried, body: CursorBody
 ) -> Response:
     """Report how far a reader is; answers what stands now."""
     given = CursorGiven(own(who, owner), reader, body.epoch, body.seq)
-    call = Call(who, tried, given)
-    return render(await shared.cursors.submit(who.tenant, who.environment, call))
+    return await answered(shared.reports, who, tried, given)
+
+
+@router.get("/dead-letters")
+async def dead_letters(
+    owner: str,
+    who: Reading,
+    shared: Shared,
+    limit: PageLimit = limits.LIST_ITEMS.default,
+    cursor: str | None = None,
+) -> Response:
+    """Records that were redelivered too often, in seq order."""
+    given = ListGiven(visible(who, owner), limit, cursor)
+    return render(await list_dead_letters(shared.pool, who, given, shared.cursors))
+
+
+@router.post("/dead-letters/redrive")
+async def redrive(
+    owner: str, who: Redriving, shared: Shared, tried: Tried, body: RedriveBody
+) -> Response:
+    """Bring dead letters back: `seqs`, or all with `all`; `dry_run` only counts."""
+    given = RedriveGiven(visible(who, owner), body.chosen(), body.dry_run)
+    return await answered(shared.redrives, who, tried, given)
+
+
+@router.put("/state")
+async def set_state(
+    owner: str, who: Operating, shared: Shared, tried: Tried, body: StateBody
+) -> Response:
+    """Suspend, delete or reactivate a mailbox; its records are kept."""
+    given = StateGiven(visible(who, owner), body.state)
+    return await answered(shared.states, who, tried, given)

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from relay_common import limits
-from relay_common.wire import Duration, Wire
+from relay_common.wire import Duration, Wire, expected
 
 MAX_RECORDS = limits.LEASE_RECORDS.default
 Seq = Annotated[int, Field(ge=1, lt=2**63)]
@@ -47,6 +47,46 @@ class CursorBody(Wire):
 
     epoch: Annotated[int, Field(ge=0, lt=2**63)]
     seq: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class RedriveBody(Wire):
+    """Which dead letters come back: some or all; `dry_run` only counts them."""
+
+    seqs: Seqs | None = None
+    all: bool = False
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def some_or_all(self) -> "RedriveBody":
+        """Refuse both and neither."""
+        if (self.seqs is not None) == self.all:
+            raise expected("either seqs or all", "both" if self.all else "neither")
+        return self
+
+    def chosen(self) -> list[int] | None:
+        """Return the seqs, None for all."""
+        return None if self.all else self.seqs
+
+
+class StateBody(Wire):
+    """The state a mailbox gets."""
+
+    state: Literal["active", "suspended", "deleted"]
+
+
+class AbuseBody(Wire):
+    """Why a message is abuse."""
+
+    reason: Annotated[str, Field(max_length=2000)] | None = None
+
+
+class SettingsBody(Wire):
+    """The tenant's settings; what is left out takes its default."""
+
+    lease_seconds: int | None = None
+    redeliveries: int | None = None
+    retention_seconds: int | None = None
+    retained_records: int | None = None
 
 
 def whole_seconds(duration: timedelta) -> int:

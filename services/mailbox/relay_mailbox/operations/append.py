@@ -10,7 +10,7 @@ from relay_common.outbox import OutMessage
 from relay_common.telemetry import counter
 
 from relay_mailbox.domain.record import NewRecord, Owner
-from relay_mailbox.store import appends
+from relay_mailbox.store import appends, retention
 from relay_mailbox.store.appends import Appended
 
 HINT_SCHEMA = "relay.hints.v1"
@@ -39,6 +39,16 @@ class Appending:
         for one in fresh:
             counter("relay_mailbox_records_total").labels(one.record.kind).inc()
         return fresh
+
+    def dead_letter_exhausted(self, conn: Connection, wanted: int) -> int:
+        """Dead-letter records that were redelivered too often, of up to `wanted` mailboxes, in a
+        transaction of its own; wake their owners, who have a notice each. Return how many."""
+        with conn.transaction():
+            dead = retention.dead_letter_exhausted(conn, wanted)
+            at = retention.now(conn)
+            woken = [self.hint(owner, at) for owner, records in dead.items() if records]
+            appends.announce(conn, woken, self.shards)
+        return sum(dead.values())
 
     def hint(self, owner: Owner, occurred_at: datetime) -> OutMessage:
         """Return the hint that something waits for `owner` since `occurred_at`."""

@@ -4,8 +4,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+import orjson
 from relay_common import limits
-from relay_common.combiner import Answer
+from relay_common.combiner import Answer, Run
 from relay_common.db import AsyncConnection
 from relay_common.errors import (
     LeaseLost,
@@ -15,15 +17,16 @@ from relay_common.errors import (
     MailboxSuspended,
     RelayError,
 )
-from relay_common.idempotency import Call
+from relay_common.idempotency import Call, mutation
 from relay_common.ids import derive_id
 from relay_common.telemetry import counter
 from relay_common.wire import rfc3339
 
 from relay_mailbox.domain.lease import AckResult, Lease, decode_lease
-from relay_mailbox.operations.rendering import record_view, rendered, resync
+from relay_mailbox.domain.record import Record
+from relay_mailbox.operations.rendering import JSON, record_view, rendered, resync
 from relay_mailbox.store import leases, mailboxes
-from relay_mailbox.store.leases import Item, Leased, Wanted
+from relay_mailbox.store.leases import Item, Leased, Named, Wanted
 from relay_mailbox.store.mailboxes import Mailbox, Tenancy
 
 
@@ -65,10 +68,27 @@ class ReleaseGiven:
     delay_seconds: float
 
 
+class LeaseNote(msgspec.Struct, frozen=True):
+    """A lease as its idempotency key keeps it."""
+
+    lease_id: str | None = None
+    expires_at: str | None = None
+    mailbox_id: int = 0
+    epoch: int = 0
+    seqs: list[int] = []
+    deliveries: list[int] = []
+
+
+NOTHING = LeaseNote()
+
+
 async def lease_records(
     conn: AsyncConnection, calls: Sequence[Call[LeaseGiven]]
 ) -> list[Answer | RelayError]:
-    """Lease records in seq order; two leases never share one (spec, Lease then acknowledge)."""
+    """Lease records in seq order; two leases never share one (spec, Lease then acknowledge).
+
+    The answers are notes, which `with_records` turns into leases.
+    """
     within = Tenancy.of(calls[0].caller)
     boxes = await mailboxes.lock(conn, within, {c.given.owner for c in calls})
     answers: list[Answer | RelayError | None] = [
@@ -78,7 +98,8 @@ async def lease_records(
     wishes = [wish(calls[place], boxes) for place in asking]
     leased = await leases.lease_records(conn, within, wishes) if wishes else []
     for place, asked, got in zip(asking, wishes, leased, strict=True):
-        answers[place] = lease_answer(asked.token, got)
+        epoch = boxes[asked.owner].stream.epoch
+        answers[place] = lease_note(asked, epoch, got)
     return [answer for answer in answers if answer is not None]
 
 
@@ -119,19 +140,67 @@ def wish(call: Call[LeaseGiven], boxes: Mapping[str, Mailbox]) -> Wanted:
     return Wanted(box.owner, box.id, given.max_records, given.seconds, uuid.UUID(bytes=token))
 
 
-def lease_answer(token: uuid.UUID, leased: Leased | None) -> Answer:
-    """Return the answer to a lease; without records there is no lease."""
+def lease_note(wish: Wanted, epoch: int, leased: Leased | None) -> Answer:
+    """Return what the idempotency key keeps of a lease: it names records, never content.
+
+    The content can be megabytes and belongs to the mailbox's retention, not to the key's.
+    """
     if leased is None:
-        return rendered(200, {"lease_id": None, "expires_at": None, "records": []})
-    lease = Lease(token, leased.records[0].seq, leased.records[-1].seq)
-    return rendered(
-        201,
-        {
-            "lease_id": lease.encoded(),
-            "expires_at": rfc3339(leased.until),
-            "records": [record_view(record) for record in leased.records],
-        },
+        return Answer(200, msgspec.json.encode(NOTHING), JSON)
+    lease = Lease(wish.token, leased.seqs[0], leased.seqs[-1])
+    note = LeaseNote(
+        lease_id=lease.encoded(),
+        expires_at=rfc3339(leased.until),
+        mailbox_id=wish.mailbox_id,
+        epoch=epoch,
+        seqs=leased.seqs,
+        deliveries=leased.deliveries,
     )
+    return Answer(201, msgspec.json.encode(note), JSON)
+
+
+def lease_mutation(seed: int) -> Run[Call[LeaseGiven]]:
+    """Return what a Combiner runs for leases: idempotent like every mutation, and the content is
+    put together from the records, for a repeated request too."""
+    noted = mutation(lease_records, seed)
+
+    async def run(
+        conn: AsyncConnection, calls: Sequence[Call[LeaseGiven]], *, alone: bool
+    ) -> Sequence[Answer]:
+        answers = await noted(conn, calls, alone=alone)
+        return await with_records(conn, Tenancy.of(calls[0].caller), answers)
+
+    return run
+
+
+async def with_records(
+    conn: AsyncConnection, within: Tenancy, answers: Sequence[Answer]
+) -> list[Answer]:
+    """Return `answers` with notes replaced by leases; refusals stay."""
+    notes = {
+        place: msgspec.json.decode(answer.body, type=LeaseNote)
+        for place, answer in enumerate(answers)
+        if answer.status in (200, 201)
+    }
+    named = [
+        Named(place, note.mailbox_id, note.epoch, note.seqs, note.deliveries)
+        for place, note in notes.items()
+    ]
+    records = await leases.leased_records(conn, within, named) if named else {}
+    return [
+        lease_answer(answer, notes[place], records[place]) if place in notes else answer
+        for place, answer in enumerate(answers)
+    ]
+
+
+def lease_answer(noted: Answer, note: LeaseNote, records: Sequence[Record]) -> Answer:
+    """Return the answer to a lease request."""
+    body = {
+        "lease_id": note.lease_id,
+        "expires_at": note.expires_at,
+        "records": [record_view(record) for record in records],
+    }
+    return Answer(noted.status, orjson.dumps(body), noted.headers)
 
 
 async def acknowledge(

@@ -1,11 +1,20 @@
 -- name: lease_records
 -- Lease to each caller in turn; the heads are held already, in id order
-select c.place, l.epoch, l.seq, l.message_id, l.kind, l.type, 'leased', l.deliveries, l.appended_at, l.trust, l.relationship,
-  l.body, l.lease_until
+select c.place, l.seq, l.deliveries, l.lease_until
 from unnest(%(mailbox_ids)s::bigint[], %(wanted)s::int[], %(seconds)s::int[], %(tokens)s::uuid[]) with ordinality
      c(mailbox_id, wanted, seconds, token, place)
 cross join lateral lease_v1(%(tenant)s, %(environment)s, c.mailbox_id, c.wanted, c.seconds, c.token) l
 order by c.place, l.seq
+
+-- name: leased_records
+-- The records that leases name, as far as they are retained
+select w.place, m.owner, w.epoch, w.seq, r.message_id, r.kind, r.type, 'leased', w.deliveries, r.appended_at, r.trust,
+  r.relationship, r.body
+from unnest(%(places)s::int[], %(mailbox_ids)s::bigint[], %(epochs)s::bigint[], %(seqs)s::bigint[], %(deliveries)s::int[])
+     w(place, mailbox_id, epoch, seq, deliveries)
+join mailbox m on m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = w.mailbox_id
+join record r on r.tenant = m.tenant and r.environment = m.environment and r.mailbox_id = m.id and r.seq = w.seq
+order by w.place, w.seq
 
 -- name: acknowledge
 -- One result for each (mailbox, token, seq), in order

@@ -1,3 +1,31 @@
 -- name: open_slices
 -- Make the partitions of today and the next days
 select open_slices_v1(%(days_ahead)s)
+
+-- name: drop_slices
+-- Drop the partitions that are older than the longest retention of any tenant
+select drop_slices_v1(relay.now() - make_interval(secs => greatest(604800, (select max(s.retention_seconds) from tenant_setting s))))
+
+-- name: expire_records
+-- Retention by age of up to so many mailboxes; how many were due, and what of theirs was not acknowledged
+select mailboxes, unacked from expire_records_v1(%(wanted)s)
+
+-- name: expire_dead_letters
+-- Dead letters nobody redrove within the retention
+select expire_dead_letters_v1(%(wanted)s)
+
+-- name: exhausted_mailboxes
+-- Hold the heads of mailboxes with records that were redelivered too often and are not leased any more
+select m.tenant, m.environment, m.owner, m.id, m.low_water
+from mailbox m
+where (m.tenant, m.environment, m.id) in (
+  select d.tenant, d.environment, d.mailbox_id
+  from delivery d
+  where d.leasable and d.deliveries > (select least(5, min(s.max_redeliveries)) from tenant_setting s)
+    and (d.state = 'available' or d.lease_until <= (select relay.now()))
+    and d.deliveries > (settings_v1(d.tenant, d.environment)).max_redeliveries)
+order by m.id limit %(wanted)s for no key update skip locked
+
+-- name: dead_letter_exhausted
+-- Dead-letter those among the next leasable records of one mailbox whose head is held; returns how many
+select dead_letter_exhausted_v1(%(tenant)s, %(environment)s, %(mailbox_id)s, %(low_water)s, 10000, relay.now())

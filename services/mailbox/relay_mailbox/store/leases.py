@@ -28,10 +28,22 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """What a lease got, in seq order, and when it ends."""
+    """What a lease got: seqs in order, how often each was delivered, and when it ends."""
 
-    records: list[Record]
+    seqs: list[int]
+    deliveries: list[int]
     until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Records that a lease names; `place` is the caller's number for the lease."""
+
+    place: int
+    mailbox_id: int
+    epoch: int
+    seqs: Sequence[int]
+    deliveries: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,27 @@ async def lease_records(
     rows = await conn.execute(SQL["lease_records"], given, binary=True)
     async for row in rows:
         place: int = row[0] - 1
-        leased = found[place] or Leased([], row[-1])
-        leased.records.append(Record(wishes[place].owner, *row[1:-1]))
+        leased = found[place] or Leased([], [], row[3])
+        leased.seqs.append(row[1])
+        leased.deliveries.append(row[2])
         found[place] = leased
+    return found
+
+
+async def leased_records(
+    conn: AsyncConnection, within: Tenancy, leases: Sequence[Named]
+) -> dict[int, list[Record]]:
+    """Return the records that `leases` name by place, in seq order, as far as they are retained."""
+    flat = [
+        (one.place, one.mailbox_id, one.epoch, seq, deliveries)
+        for one in leases
+        for seq, deliveries in zip(one.seqs, one.deliveries, strict=True)
+    ]
+    columns = ("places", "mailbox_ids", "epochs", "seqs", "deliveries")
+    given = within.named(**{name: [row[at] for row in flat] for at, name in enumerate(columns)})
+    found: dict[int, list[Record]] = {one.place: [] for one in leases}
+    async for row in await conn.execute(SQL["leased_records"], given, binary=True):
+        found[row[0]].append(Record(*row[1:]))
     return found
 
 

@@ -114,3 +114,13 @@ async def rows(
 def by_owner(found: Sequence[TupleRow]) -> Mapping[str, Mailbox]:
     """Return the mailboxes in rows of find_mailboxes or lock_mailboxes, by owner."""
     return {row[0]: Mailbox(row[0], row[1], row[2], Stream(*row[3:])) for row in found}
+
+
+async def number(
+    conn: AsyncConnection, statement: LiteralString, values: Mapping[str, object]
+) -> int:
+    """Return the number that `statement` answers. Raises LookupError when it answers nothing."""
+    row = await (await conn.execute(statement, values)).fetchone()
+    if row is None:
+        raise LookupError("expected one row, found none")
+    return row[0]

@@ -1,8 +1,11 @@
 """Slices, and what retention takes away."""
 
-from relay_common import queries
-from relay_common.db import Connection
+from datetime import datetime
 
+from relay_common import queries
+from relay_common.db import Connection, one_row
+
+from relay_mailbox.domain.record import Owner
 from relay_mailbox.store.appends import first
 
 SQL = queries.load("relay_mailbox", "retention")
@@ -11,3 +14,48 @@ SQL = queries.load("relay_mailbox", "retention")
 def open_slices(conn: Connection, days_ahead: int) -> int:
     """Open the slices of today and `days_ahead` more days; return how many were new."""
     return first(conn, SQL["open_slices"], {"days_ahead": days_ahead})
+
+
+def drop_slices(conn: Connection) -> int:
+    """Drop the slices older than the longest retention of any tenant; return how many."""
+    return one_row(conn, SQL["drop_slices"])[0]
+
+
+def expire_records(conn: Connection, wanted: int) -> tuple[int, int]:
+    """Apply retention by age to up to `wanted` due mailboxes.
+
+    Returns how many were due and how many of their records nobody had acknowledged.
+    """
+    row = conn.execute(SQL["expire_records"], {"wanted": wanted}).fetchone()
+    return (0, 0) if row is None else (row[0], row[1])
+
+
+def expire_dead_letters(conn: Connection, wanted: int) -> int:
+    """Remove up to `wanted` dead letters older than the retention; return how many."""
+    return first(conn, SQL["expire_dead_letters"], {"wanted": wanted})
+
+
+def now(conn: Connection) -> datetime:
+    """Return what the one clock says (design D22)."""
+    return one_row(conn, "select relay.now()")[0]
+
+
+def dead_letter_exhausted(conn: Connection, wanted: int) -> dict[Owner, int]:
+    """Dead-letter exhausted records of up to `wanted` mailboxes inside the open transaction.
+
+    Returns how many of each owner.
+    """
+    rows = conn.execute(SQL["exhausted_mailboxes"], {"wanted": wanted}).fetchall()
+    return {
+        Owner(tenant, environment, owner): first(
+            conn,
+            SQL["dead_letter_exhausted"],
+            {
+                "tenant": tenant,
+                "environment": environment,
+                "mailbox_id": mailbox_id,
+                "low_water": low_water,
+            },
+        )
+        for tenant, environment, owner, mailbox_id, low_water in rows
+    }

@@ -1,0 +1,32 @@
+-- name: by_state
+-- Records by delivery state; acked ones have no delivery any more
+select
+  count(*) filter (where d.state = 'available' or d.lease_until <= clock.at),
+  count(*) filter (where d.state = 'leased' and d.lease_until > clock.at),
+  count(*) filter (where d.state = 'held'),
+  (select count(*) from dead_letter)
+from (select relay.now() as at) clock left join delivery d on true
+
+-- name: oldest_available
+-- Age of the oldest record that waits to be leased
+select coalesce(extract(epoch from (select relay.now()) - min(d.appended_at)), 0)::float8
+from delivery d
+where d.leasable and d.state = 'available'
+
+-- name: waiting_fan_outs
+-- Messages of topics that not every subscriber has yet
+select count(*) from fan_out
+
+-- name: density
+-- In a sample of streams: records between the last ten thousand and the head must be as many as their numbers say
+with sample as (
+  select m.tenant, m.environment, m.id, m.head, greatest(m.oldest, m.head - 9999) as first
+  from mailbox m
+  where m.head > 0
+  order by random() limit %(sample)s
+)
+select count(*), count(*) filter (where s.head - s.first + 1 <> c.found)
+from sample s
+cross join lateral (
+  select count(*) as found from record r
+  where r.tenant = s.tenant and r.environment = s.environment and r.mailbox_id = s.id and r.seq between s.first and s.head) c
