@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from relay_common.avro import Codec
 from relay_common.cursors import Cursors
 from relay_common.db import installation, open_pool
 from relay_common.records import DeadLetter, Record
-from relay_common.testing.databases import Database
+from relay_common.testing.databases import Database, Template
 from relay_common.testing.issuer import Issuer
 from relay_common.tokens import TokenVerifier
 from relay_matcher.announcement import Announcer
@@ -115,7 +116,8 @@ class Kit:
         """Run one batch of the consumer and commit it."""
         stream = conn or self.stream
         with stream.transaction():
-            return self.consumer(stream, [self.record(value) for value in values])
+            letters = self.consumer(stream, [self.record(value) for value in values])
+        return letters
 
     def event(self, key: str = "k", **given: Any) -> Sequence[DeadLetter]:
         """Deliver one event."""
@@ -206,16 +208,36 @@ def create_kit(database: Database, issuer: Issuer) -> Kit:
     return Kit(database, issuer, plumbing, consumer, stream)
 
 
+@pytest.fixture(scope="module")
+def database_once(database_template: Template) -> Iterator[Database]:
+    """One database for a module whose tests leave nothing behind that others see."""
+    with database_template.clone() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+async def matcher_once(database_once: Database, issuer: Issuer) -> AsyncIterator[Kit]:
+    """The matcher on the database that a module's tests share."""
+    async with serving(create_kit(database_once, issuer)) as kit:
+        yield kit
+
+
 @pytest.fixture
 async def matcher(database: Database, issuer: Issuer) -> AsyncIterator[Kit]:
     """The matcher of one test."""
-    kit = create_kit(database, issuer)
-    pool = open_pool(database.conninfo("relay_matcher_http"), "relay-test", 8)
-    verifier = TokenVerifier(issuer.url, issuer.audience, issuer.fetch_jwks)
-    desk = create_desk(pool, kit.plumbing, Cursors(b"a secret of tests"))
+    async with serving(create_kit(database, issuer)) as kit:
+        yield kit
+
+
+@asynccontextmanager
+async def serving(kit: Kit) -> AsyncIterator[Kit]:
+    """Serve the kit's HTTP in process."""
+    pool = open_pool(kit.database.conninfo("relay_matcher_http"), "relay-test", 8)
+    verifier = TokenVerifier(kit.issuer.url, kit.issuer.audience, kit.issuer.fetch_jwks)
+    kit.desk = create_desk(pool, kit.plumbing, Cursors(b"a secret of tests"))
     async with pool:
-        transport = httpx.ASGITransport(matcher_app(desk, verifier), raise_app_exceptions=False)
+        app = matcher_app(kit.desk, verifier)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://matcher") as client:
             kit.client = client
-            kit.desk = desk
             yield kit
