@@ -22,6 +22,8 @@ from relay_devstack.tokens import Grant, SigningKey
 SERVICES = ("intake", "matcher", "escalation", "mailbox")
 LOOPBACK = "127.0.0.1"
 RECOVERY_SECONDS = 40.0
+# The least that a broker allows: a killed member is missed sooner.
+SETTINGS = {"RELAY_SESSION_TIMEOUT_MS": "6000"}
 
 
 class Deployment:
@@ -42,9 +44,9 @@ class Deployment:
         """Start everything anew and remember how each service was started."""
         for name in ("gateway", *SERVICES):
             self._daemon(name).stop(signal.SIGKILL)
-        with without_relay_variables():
+        with relay_variables(SETTINGS):
             self.addresses = self._stack.up()
-        self._commands = {name: self._command(name) for name in SERVICES if self.alive(name)}
+        self._commands = {name: self._command(name) for name in SERVICES}
 
     def down(self) -> None:
         """Stop what `up` and `start` have started."""
@@ -219,12 +221,14 @@ def service_of(name: str) -> str:
 
 
 @contextmanager
-def without_relay_variables() -> Iterator[None]:
-    """Hide the caller's RELAY_ variables: this stack brings everything itself."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RELAY_")}
-    own_binaries = {name: hidden[name] for name in ("RELAY_PG_BIN",) if name in hidden}
-    os.environ.update(own_binaries)
+def relay_variables(chosen: Mapping[str, str]) -> Iterator[None]:
+    """Replace the caller's RELAY_ variables, but where Postgres lies: this stack is its own."""
+    own = [n for n in os.environ if n.startswith("RELAY_") and n != "RELAY_PG_BIN"]
+    hidden = {name: os.environ.pop(name) for name in own}
+    os.environ.update(chosen)
     try:
         yield
     finally:
+        for name in chosen:
+            del os.environ[name]
         os.environ.update(hidden)
