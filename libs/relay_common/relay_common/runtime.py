@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -150,7 +150,8 @@ def run(service: ServiceProcess) -> int:
         log.exception("listener_died", name=service.name)
         service.died.append("listener")
     service.stop.set()
-    unfinished = join_all(threads, DRAIN_SECONDS)
+    # serve() has waited for them already, unless it failed.
+    unfinished = join_all(threads, DRAIN_SECONDS if "listener" in service.died else 0.1)
     log.info("service_stopped", name=service.name, died=service.died, unfinished=unfinished)
     return 1 if service.died or unfinished else 0
 
@@ -201,11 +202,12 @@ async def serve(service: ServiceProcess, threads: list[threading.Thread]) -> Non
     servers = [s for s in (public, internal) if s is not None]
     tasks = [asyncio.create_task(s.serve()) for s in servers]
     await stopped(service, tasks)
+    loops = asyncio.to_thread(join_all, threads, DRAIN_SECONDS)
     if public is not None:
         public.should_exit = True
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(tasks[0]), DRAIN_SECONDS)
-    await asyncio.to_thread(join_all, threads, DRAIN_SECONDS)
+        await asyncio.gather(loops, asyncio.wait(tasks[:1], timeout=DRAIN_SECONDS))
+    else:
+        await loops
     internal.should_exit = True
     await asyncio.gather(*tasks)
 
