@@ -77,9 +77,10 @@ create table matcher.waitpoint (
     (heartbeat_interval is null) = (heartbeat_due is null) and (state <> 'stalled' or heartbeat_interval is not null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 
--- One index finds what an event matches and carries D8: one active waitpoint per waiter and match key.
+-- One index finds what an event matches and carries D8: one active waitpoint per waiter and match key. The hash of all four parts
+-- stands first: an event's probe then compares integers instead of tenant and environment at every step (a third of its cost).
 create unique index waitpoint_one_active_per_waiter_and_key
-  on matcher.waitpoint (tenant, environment, key_hash, waiter, event_type, correlation_key) where state in ('open', 'stalled');
+  on matcher.waitpoint (key_hash, tenant, environment, event_type, correlation_key, waiter) where state in ('open', 'stalled');
 create index waitpoint_by_waiter on matcher.waitpoint (tenant, environment, waiter, id);
 create index waitpoint_active_by_deadline on matcher.waitpoint (expires_at) where state in ('open', 'stalled');
 create index waitpoint_open_by_heartbeat on matcher.waitpoint (heartbeat_due) where state = 'open' and heartbeat_due is not null;
@@ -210,7 +211,7 @@ create table matcher.take (
   waiter text collate "C" not null,
   waitpoint_id uuid not null,
   taken_at timestamptz not null,
-  primary key (tenant, environment, key_hash, event_id, waiter)
+  primary key (key_hash, event_id, waiter, tenant, environment)
 );
 create index take_by_age on matcher.take using brin (taken_at);
 

@@ -3,10 +3,12 @@
 import base64
 import binascii
 import hashlib
-import struct
 import uuid
+from struct import Struct
 
 import uuid_utils
+
+SIZE = Struct(">I").pack
 
 
 def new_id() -> uuid.UUID:
@@ -40,9 +42,6 @@ def derive_id(*parts: bytes | str) -> bytes:
 
     The lengths keep ("a", "bc") and ("ab", "c") apart.
     """
-    digest = hashlib.sha256()
-    for part in parts:
-        raw = part.encode("utf-8") if isinstance(part, str) else part
-        digest.update(struct.pack(">I", len(raw)))
-        digest.update(raw)
-    return digest.digest()[:16]
+    raw = [part.encode() if isinstance(part, str) else part for part in parts]
+    sized = b"".join([piece for one in raw for piece in (SIZE(len(one)), one)])
+    return hashlib.sha256(sized).digest()[:16]

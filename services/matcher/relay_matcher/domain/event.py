@@ -11,7 +11,9 @@ import msgspec.structs
 from relay_common.errors import Poison
 from relay_common.ids import derive_id, encode_id
 from relay_common.limits import EVENT_DATA_BYTES, IDENTITY_BYTES, KEY_BYTES, SOURCE_BYTES
-from relay_common.match_key import LENGTH, MatchKey, hash_encoded
+from relay_common.match_key import MatchKey
+
+from relay_matcher.domain import short_event
 
 LONG_LENGTH = 10
 
@@ -66,11 +68,39 @@ def read_event(value: bytes, offset: int, seed: int, origin: Origin) -> Event:
     invalid_value, invalid_key, invalid_identity or oversized.
     """
     try:
+        return read_common(value, offset, seed, origin)
+    except (short_event.UncommonError, IndexError):
+        pass
+    try:
         return parse(value, offset, seed, origin)
     except IndexError as error:
         raise Poison("truncated", "a length points outside the value") from error
     except UnicodeDecodeError as error:
         raise Poison("invalid_utf8", f"at byte {error.start} of a string") from error
+
+
+def read_common(value: bytes, offset: int, seed: int, origin: Origin) -> Event:
+    """Return an event of the common form. Raises UncommonError or IndexError for any other."""
+    key, key_hash, owner, at = short_event.read_routing(value, offset, seed)
+    source, name, given, direct, data_at, data_size = short_event.read_rest(value, at)
+    if name is not None:
+        event_id = short_event.named_id(owner, key, source, name)
+    else:
+        event_id = identity(key, None, None, given, origin)
+    return Event(
+        key,
+        key_hash,
+        None,
+        None if source is None else source.decode(),
+        None if name is None else name.decode(),
+        event_id,
+        direct,
+        None,
+        data_at,
+        data_size,
+        value,
+        origin.trace,
+    )
 
 
 def stored_event(value: bytes, offset: int, key_hash: int, event_id: uuid.UUID) -> Event:
@@ -96,24 +126,12 @@ def parse(value: bytes, offset: int, seed: int, origin: Origin) -> Event:
     digest, at = text_or_null(value, at)
     data_at, data_size = data_place(value, at)
     check_bounds(recipient, source, source_id, data_size)
-    encoded = b"".join(
-        (
-            LENGTH.pack(len(tenant)),
-            tenant,
-            LENGTH.pack(len(environment)),
-            environment,
-            LENGTH.pack(len(event_type)),
-            event_type,
-            LENGTH.pack(len(correlation_key)),
-            correlation_key,
-        )
-    )
     key = MatchKey(
         tenant.decode(), environment.decode(), event_type.decode(), correlation_key.decode()
     )
     return Event(
         key=key,
-        key_hash=hash_encoded(encoded, seed),
+        key_hash=key.hash(seed),
         recipient=recipient,
         source=source,
         source_id=source_id,

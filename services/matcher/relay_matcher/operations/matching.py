@@ -45,7 +45,8 @@ def match_events(
     overdue = [w for w in waiting if w.expires_at <= clock.at]
     store.resolve_by_event(conn, takes, clock.at)
     store.expire_waitpoints(conn, overdue, clock.at)
-    store.count_closed(conn, [*(w for w, _ in takes), *overdue])
+    if takes or overdue:
+        store.count_closed(conn, [*(w for w, _ in takes), *overdue])
     store.record_events(conn, fresh, outcome, clock)
     messages = [
         *(m for w in overdue for m in lifecycle.expired(announcer, w, clock.at)),

@@ -4,41 +4,42 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from relay_common.arrays import longs, texts, uuids
 from relay_common.match_key import MatchKey
 
-from relay_matcher.domain.event import Event, uuid_of
+from relay_matcher.domain.event import Event
 from relay_matcher.domain.waitpoint import Active
 
 
 def key_columns(keys: Mapping[MatchKey, int]) -> dict[str, object]:
     """Return `keys` (key → hash) as arrays."""
     return {
-        "tenants": [key.tenant for key in keys],
-        "environments": [key.environment for key in keys],
-        "key_hashes": list(keys.values()),
-        "event_types": [key.event_type for key in keys],
-        "correlation_keys": [key.correlation_key for key in keys],
+        "tenants": texts([key.tenant.encode() for key in keys]),
+        "environments": texts([key.environment.encode() for key in keys]),
+        "key_hashes": longs(keys.values()),
+        "event_types": texts([key.event_type.encode() for key in keys]),
+        "correlation_keys": texts([key.correlation_key.encode() for key in keys]),
     }
 
 
 def waitpoint_columns(waitpoints: Sequence[Active]) -> dict[str, object]:
     """Return the primary keys of `waitpoints` as arrays."""
     return {
-        "tenants": [waitpoint.key.tenant for waitpoint in waitpoints],
-        "environments": [waitpoint.key.environment for waitpoint in waitpoints],
-        "ids": [waitpoint.id for waitpoint in waitpoints],
+        "tenants": texts([waitpoint.key.tenant.encode() for waitpoint in waitpoints]),
+        "environments": texts([waitpoint.key.environment.encode() for waitpoint in waitpoints]),
+        "ids": uuids([waitpoint.id.bytes for waitpoint in waitpoints]),
     }
 
 
 def take_columns(takes: Sequence[tuple[Active, Event]], at: datetime) -> dict[str, object]:
     """Return who takes which event as arrays."""
     return {
-        "tenants": [waitpoint.key.tenant for waitpoint, _ in takes],
-        "environments": [waitpoint.key.environment for waitpoint, _ in takes],
-        "key_hashes": [waitpoint.key_hash for waitpoint, _ in takes],
-        "event_ids": [uuid_of(event.event_id) for _, event in takes],
-        "waiters": [waitpoint.waiter for waitpoint, _ in takes],
-        "waitpoint_ids": [waitpoint.id for waitpoint, _ in takes],
+        "tenants": texts([waitpoint.key.tenant.encode() for waitpoint, _ in takes]),
+        "environments": texts([waitpoint.key.environment.encode() for waitpoint, _ in takes]),
+        "key_hashes": longs(waitpoint.key_hash for waitpoint, _ in takes),
+        "event_ids": uuids([event.event_id for _, event in takes]),
+        "waiters": texts([waitpoint.waiter.encode() for waitpoint, _ in takes]),
+        "waitpoint_ids": uuids([waitpoint.id.bytes for waitpoint, _ in takes]),
         "at": at,
     }
 
@@ -47,8 +48,8 @@ def closed_columns(closed: Iterable[Active]) -> dict[str, object]:
     """Return how many waitpoints of each waiter are closed, as arrays."""
     counts = Counter((w.key.tenant, w.key.environment, w.waiter) for w in closed)
     return {
-        "tenants": [tenant for tenant, _, _ in counts],
-        "environments": [environment for _, environment, _ in counts],
-        "waiters": [waiter for _, _, waiter in counts],
-        "closed": list(counts.values()),
+        "tenants": texts([tenant.encode() for tenant, _, _ in counts]),
+        "environments": texts([environment.encode() for _, environment, _ in counts]),
+        "waiters": texts([waiter.encode() for _, _, waiter in counts]),
+        "closed": longs(counts.values()),
     }

@@ -1,0 +1,28 @@
+"""Packed arrays arrive as what they are."""
+
+import uuid
+
+import psycopg
+import pytest
+from relay_common.arrays import blobs, longs, raw_longs, texts, uuids
+
+IDS = [uuid.uuid4() for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("packed", "cast", "expected"),
+    [
+        (longs([1, -5, 2**63 - 1]), "bigint[]", [1, -5, 2**63 - 1]),
+        (raw_longs([(7).to_bytes(8, "big"), b"\xff" * 8]), "bigint[]", [7, -1]),
+        (uuids([one.bytes for one in IDS]), "uuid[]", IDS),
+        (texts(["ä".encode(), b"", b"{,}"]), "text[]", ["ä", "", "{,}"]),
+        (blobs([b"\0\xff", b""]), "bytea[]", [b"\0\xff", b""]),
+        (longs([]), "bigint[]", []),
+        (uuids([]), "uuid[]", []),
+        (texts([]), "text[]", []),
+    ],
+)
+def test_an_array_arrives_as_it_was_packed(postgres_url, packed, cast, expected):
+    with psycopg.connect(postgres_url) as conn:
+        found = conn.execute(f"select %s::{cast}, pg_typeof(%s)::text", (packed, packed)).fetchone()
+    assert found == (expected, cast)
