@@ -47,7 +47,7 @@ def test_installation_is_one_and_stays(database: Database) -> None:
 def test_server_that_may_forget_is_refused(database: Database) -> None:
     conn = database.connect()
     conn.execute("set synchronous_commit = off")
-    with pytest.raises(db.UnsafeDatabase, match="found .* and off"):
+    with pytest.raises(db.UnsafeDatabase, match=r"found .* and off"):
         db.check_server(conn, allow_unsafe_durability=False)
     db.check_server(conn, allow_unsafe_durability=True)
 
@@ -107,10 +107,15 @@ async def test_database_that_goes_away_in_a_transaction_is_store_unavailable(
     database: Database,
 ) -> None:
     async with db.open_pool(database.conninfo(ROLE), "test", 2) as pool:
-        with pytest.raises(StoreUnavailable):
+
+        async def cut() -> None:
             async with db.tenant_transaction(pool, "acme", "test") as conn:
-                database.owner.execute("select pg_terminate_backend(%s)", (conn.info.backend_pid,))
+                pid = conn.info.backend_pid
+                database.owner.execute("select pg_terminate_backend(%s)", (pid,))
                 await conn.execute("select 1")
+
+        with pytest.raises(StoreUnavailable):
+            await cut()
 
 
 async def test_errors_of_the_rules_come_through_unchanged(database: Database) -> None:
