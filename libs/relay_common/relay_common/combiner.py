@@ -178,6 +178,12 @@ class Combiner(Generic[CallT]):
     async def transact(
         self, group: Group, calls: Sequence[CallT], *, alone: bool
     ) -> Sequence[Answer]:
-        """Run `calls` in one transaction of the tenant and environment in `group`."""
+        """Run `calls` in one transaction of the tenant and environment in `group`.
+
+        Raises ValueError, and rolls back, unless there is one answer per call.
+        """
         async with tenant_transaction(self.pool, *group) as conn:
-            return await self.run(conn, calls, alone=alone)
+            answers = await self.run(conn, calls, alone=alone)
+            if len(answers) != len(calls):
+                raise ValueError(f"expected {len(calls)} answers, found {len(answers)}")
+            return answers

@@ -317,3 +317,17 @@ def test_the_fingerprint_is_of_the_meaning_not_the_spelling():
     assert fingerprint({"a": 1}, "/x") != fingerprint({"a": 1.5}, "/x")
     later = {"a": 1, "expires_at": "later"}
     assert fingerprint(later, "/x", {"expires_at"}) == fingerprint({"a": 1}, "/x", {"expires_at"})
+
+
+async def test_a_missing_answer_is_an_error_not_a_wait(pool: Pool, database: Database):
+    async def forgetful(
+        conn: AsyncConnection, calls: Sequence[str], *, alone: bool
+    ) -> list[Answer]:
+        await conn.execute(ADD, (list(calls),))
+        return [] if alone else [answer(200, None)]
+
+    combiner = Combiner(pool, forgetful)
+    both = (combiner.submit("acme", "prod", name) for name in ("cup", "plate"))
+    found = await asyncio.gather(*both, return_exceptions=True)
+    assert all(isinstance(one, ValueError) for one in found)
+    assert effects(database) == []
