@@ -14,8 +14,8 @@ from tests.integration.deployment import Deployment
 from tests.integration.invariants import Expected
 from tests.integration.producer import PlainProducer, event_value
 
-CHANGES = 6
-PACE = 150  # events recorded between two changes
+CHANGES = 4
+PACE = 100  # events recorded between two changes
 
 
 class Flow:

@@ -70,8 +70,11 @@ def test_an_immediate_restart_of_postgres_loses_no_acknowledged_work(
     with Load(stack, program, place) as load:
         load.until_rounds(10)
         stack.postgres.stop("immediate")
-        until_all_say_not_ready(stack, SERVICES)
+        until_all_say_not_ready(stack, ("matcher", "mailbox", "escalation"))
         other = program("client:other")
+        # Events go to the broker alone (design D17): intake is ready and right to be.
+        assert stack.not_ready("intake") is None
+        kept = other.publish(event("order.paid", place.key("meanwhile")))[0]
         for path, body in (
             ("/v1/waitpoints", opening("order.paid", place.key("while-down"))),
             ("/v1/mailboxes/me/leases", {"max_records": 1}),
@@ -84,5 +87,6 @@ def test_an_immediate_restart_of_postgres_loses_no_acknowledged_work(
         stack.until_ready()
         load.until_rounds(10)
     load.until_all_acknowledged()
+    assert other.event(kept)["disposition"] == "held"
     assert {status for status, _ in refusals(history.of(place.tenant))} == {503}
     verify()
