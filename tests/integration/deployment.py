@@ -1,5 +1,6 @@
 """One whole stack in a folder of its own, made by the devstack's own code, and ways to hurt it."""
 
+import json
 import os
 import shutil
 import signal
@@ -119,8 +120,14 @@ class Deployment:
         self._daemon(name).start(Command(original.argv, env, original.cwd))
 
     def stop(self, name: str) -> None:
-        """End a service with SIGTERM and wait for it."""
+        """End a service with SIGTERM; it must finish what it has begun, and say so."""
         self._daemon(name).stop(signal.SIGTERM)
+        said = [
+            line for line in self._daemon(name).tail(20).split(" / ") if "service_stopped" in line
+        ]
+        assert said, f"{name} was ended by force: {self._daemon(name).tail()}"
+        facts = json.loads(said[-1])
+        assert (facts["died"], facts["unfinished"]) == ([], []), facts
         self._keep_log(name)
         self._extra.discard(name)
 
@@ -130,7 +137,7 @@ class Deployment:
 
     def restart(self, name: str, **variables: str) -> None:
         """End a service with SIGTERM and start it with `variables`; return when it is ready."""
-        self._daemon(name).stop(signal.SIGTERM)
+        self.stop(name)
         self.start(name, **variables)
         self.until_ready(name)
 

@@ -292,6 +292,20 @@ def records_are_what_was_announced(evidence: Evidence) -> Iterator[str]:
         yield f"I12 the mailbox of {name[2]} holds {name[3].hex()}, which nobody announced"
 
 
+def mailboxes_tell_a_story_in_order(evidence: Evidence) -> Iterator[str]:
+    """W6: what happened to a waitpoint stands in its waiter's mailbox in the order it happened."""
+    rows = evidence.conn.execute(
+        """
+        select waitpoint_id, array_agg((convert_from(body, 'UTF8')::jsonb ->> 'revision')::int
+          order by seq)
+        from mailbox.record where kind = 'waitpoint_event' group by mailbox_id, waitpoint_id
+        """
+    ).fetchall()
+    for waitpoint, revisions in rows:
+        if revisions != sorted(revisions):
+            yield f"W6 {waitpoint}: the mailbox tells revisions {revisions}"
+
+
 def waiters_are_told_everything(evidence: Evidence) -> Iterator[str]:
     """W5: a waitpoint and its records in the waiter's mailbox tell the same story."""
     mailboxes: dict[bytes, set[bytes]] = defaultdict(set)
@@ -383,6 +397,7 @@ CHECKS = (
     takes_and_resolutions_agree,
     mailboxes_are_dense,
     records_are_what_was_announced,
+    mailboxes_tell_a_story_in_order,
     waiters_are_told_everything,
     leases_are_exclusive,
 )

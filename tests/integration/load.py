@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+import httpx
 from relay_common.testing.wait import until
 
-from tests.integration.clients import Json, Program, event, opening
+from tests.integration.clients import Json, Program, event, good, opening
 from tests.integration.conftest import Place
 from tests.integration.deployment import Deployment
 
@@ -14,7 +15,7 @@ LEASE_SECONDS = 2
 
 
 class Load:
-    """One waiter, one publisher and one reader, each a thread, until the block ends.
+    """One that waits and publishes, one that leases, one that follows, until the block ends.
 
     In odd rounds the event comes first. Every call is repeated with its key until it is answered.
     """
@@ -26,12 +27,14 @@ class Load:
         self.publisher = program("client:shop")
         self.opened: list[str] = []
         self.acked: list[Json] = []
+        self.followed: list[int] = []  # seqs, as a reader that never looks back has seen them
         self.rounds = 0
+        self._epoch: int | None = None
         self._stop = threading.Event()
         self._faults: list[BaseException] = []
         self._threads = [
             threading.Thread(target=self._guard, args=(work,), name=f"load-{number}")
-            for number, work in enumerate((self._work, self._read))
+            for number, work in enumerate((self._work, self._read, self._follow))
         ]
 
     def __enter__(self) -> "Load":
@@ -74,6 +77,10 @@ class Load:
             for kind in ("waitpoint.created", "waitpoint.resolved")
         }
         assert told == wanted, (wanted - told, told - wanted)
+        while self._follow_once():
+            pass
+        head = (self.waiter.mailbox() or {})["head"]
+        assert self.followed == list(range(1, head + 1))
 
     def _everything_resolved(self) -> bool:
         with self._stack.database() as conn:
@@ -108,6 +115,26 @@ class Load:
         while not self._stop.is_set():
             if self._read_once() == 0:
                 self._stop.wait(0.02)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            if self._follow_once() == 0:
+                self._stop.wait(0.02)
+
+    def _follow_once(self) -> int:
+        epoch = {} if self._epoch is None else {"epoch": self._epoch}
+        since = len(self.followed)
+        path = "/v1/mailboxes/me/records"
+        try:
+            answer = self.waiter.request("GET", path, params={"since": since, **epoch})
+        except httpx.TransportError:
+            return 0
+        if answer.status_code in (404, 503):
+            return 0
+        page = good(answer)
+        self._epoch = page["epoch"]
+        self.followed += [record["seq"] for record in page["records"]]
+        return len(page["records"])
 
     def _read_once(self) -> int:
         wanted = {"max_records": 10, "lease_seconds": LEASE_SECONDS}

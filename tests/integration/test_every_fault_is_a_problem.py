@@ -1,6 +1,8 @@
 """Whatever is wrong with a request, the answer is a problem (RFC 9457) with a stable code."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import httpx
@@ -105,6 +107,25 @@ def test_an_idempotency_key_replays_its_answer_and_refuses_another_payload(
     problem(
         caller.request("POST", "/v1/waitpoints", other, headers=key), 422, "idempotency_key_reused"
     )
+    assert len(caller.pages("/v1/waitpoints")) == 1
+
+
+def test_one_key_in_flight_many_times_opens_once(program: Make, place: Place) -> None:
+    caller, key = program("client:shop"), {"Idempotency-Key": str(uuid4())}
+    body, barrier = opening("order.paid", place.key()), threading.Barrier(8)
+
+    def send() -> httpx.Response:
+        barrier.wait(10)
+        return caller.request("POST", "/v1/waitpoints", body, headers=key)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [done.result() for done in [pool.submit(send) for _ in range(8)]]
+    opened = [a for a in answers if a.status_code == 201]
+    assert len({a.content for a in opened}) == 1
+    assert sum("idempotent-replayed" not in a.headers for a in opened) == 1
+    for answer in answers:
+        if answer.status_code != 201:
+            problem(answer, 409, "idempotency_in_progress")
     assert len(caller.pages("/v1/waitpoints")) == 1
 
 

@@ -90,3 +90,21 @@ def test_an_immediate_restart_of_postgres_loses_no_acknowledged_work(
     assert other.event(kept)["disposition"] == "held"
     assert {status for status, _ in refusals(history.of(place.tenant))} == {503}
     verify()
+
+
+def test_a_power_cut_of_everything_loses_no_acknowledged_work(
+    stack: Deployment,
+    program: Make,
+    place: Place,
+    verify: Callable[[], None],
+) -> None:
+    with Load(stack, program, place) as load:
+        load.until_rounds(10)
+        for name in SERVICES:
+            stack.kill(name)
+        stack.kafka.kill()
+        stack.postgres.kill()
+        stack.heal()
+        load.until_rounds(10)
+    load.until_all_acknowledged()
+    verify()
