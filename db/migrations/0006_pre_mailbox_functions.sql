@@ -112,8 +112,8 @@ begin
   ), fresh as materialized (
     select i.*, i.head + row_number() over (partition by i.mailbox_id order by i.ord) as seq,
       b.sender is not null as blocked,
-      i.kind = 'message' and i.relationship = 'unknown' and b.sender is null and a.sender is null and i.sender is not null
-        as requesting
+      i.kind = 'message' and i.relationship is not distinct from 'unknown' and b.sender is null and a.sender is null
+        and i.sender is not null as requesting
     from item i
     left join block b on b.tenant = i.tenant and b.environment = i.environment and b.mailbox_id = i.mailbox_id
       and b.sender = i.sender and i.kind = 'message'

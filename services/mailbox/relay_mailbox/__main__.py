@@ -39,7 +39,7 @@ def main() -> int:
     roles = startup.parse_roles("mailbox", ROLES)
     settings = MailboxSettings()  # pyright: ignore[reportCallIssue] -- the environment fills it
     configure_logs("mailbox", settings.log_level)
-    side = "http" if roles == {"http"} else "stream"
+    side = "http" if "http" in roles else "stream"
     installation = startup.wait_for_database(settings, "mailbox", side, SCHEMA_VERSION)
     connect = recognising(startup.stream_connector(settings, "mailbox"))
     readiness = Readiness()
@@ -60,21 +60,7 @@ def main() -> int:
         readiness.add("records", records.ready)
         loops.append(Loop("records", records.run, records.age))
     if "sweeper" in roles:
-        duties: dict[str, tuple[float, Duty]] = {
-            "fan_out_due": (settings.fan_out_seconds, partial(sweeper.fan_out_due, fan_out)),
-            "expire_due": (settings.sweep_seconds, sweeper.expire_due),
-            "expire_keys": (settings.sweep_seconds, expire_keys),
-            "dead_letter_exhausted": (
-                settings.sweep_seconds,
-                partial(sweeper.dead_letter_exhausted, appending),
-            ),
-            "measure": (settings.measure_seconds, sweeper.measure),
-            "open_slices": (3600.0, sweeper.open_slices),
-        }
-        loops += [
-            Loop(name, partial(every, seconds, duty, connect, name=name))
-            for name, (seconds, duty) in duties.items()
-        ]
+        loops += sweepers(settings, connect, appending, fan_out)
     app = None
     if "http" in roles:
         probe = startup.database_probe(settings, "mailbox")
@@ -104,6 +90,30 @@ def recognising(connect: Callable[[], Connection]) -> Callable[[], Connection]:
         return conn
 
     return recognised
+
+
+def sweepers(
+    settings: MailboxSettings,
+    connect: Callable[[], Connection],
+    appending: Appending,
+    fan_out: FanOut,
+) -> list[Loop]:
+    """Return the periodic duties."""
+    duties: dict[str, tuple[float, Duty]] = {
+        "fan_out_due": (settings.fan_out_seconds, partial(sweeper.fan_out_due, fan_out)),
+        "expire_due": (settings.sweep_seconds, sweeper.expire_due),
+        "expire_keys": (settings.sweep_seconds, expire_keys),
+        "dead_letter_exhausted": (
+            settings.sweep_seconds,
+            partial(sweeper.dead_letter_exhausted, appending),
+        ),
+        "measure": (settings.measure_seconds, sweeper.measure),
+        "open_slices": (3600.0, sweeper.open_slices),
+    }
+    return [
+        Loop(name, partial(every, seconds, duty, connect, name=name))
+        for name, (seconds, duty) in duties.items()
+    ]
 
 
 def consumed(settings: MailboxSettings) -> ConsumerSettings:
