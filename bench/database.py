@@ -198,7 +198,8 @@ def find(database: Database) -> Found:
         payloads = conn.execute("select topic, payload from matcher.outbox").fetchall()
         announced: dict[str, int] = {}
         for topic, payload in payloads:
-            announced[topic] = announced.get(topic, 0) + len(outbox.unpack(bytes(payload)))
+            for goes_to, _ in outbox.expand(topic, bytes(payload)):
+                announced[goes_to] = announced.get(goes_to, 0) + 1
         return Found(
             recorded=one("select count(*) from matcher.event"),
             matched=one("select count(*) from matcher.event where rule_id = 0"),

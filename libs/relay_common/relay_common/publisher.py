@@ -38,9 +38,12 @@ cross join lateral (
 order by o.id
 """
 DELETE = "delete from outbox where id = any(%s)"
+# A twin's topic is not the row's: its messages get a row of their own.
 BURY = """
 insert into outbox_dead (id, shard, topic, payload, created_at, reason)
-select id, shard, topic, %(payload)s, created_at, %(reason)s from outbox where id = %(id)s
+select case when topic = %(topic)s then id else nextval(pg_get_serial_sequence('outbox', 'id')) end,
+  shard, %(topic)s, %(payload)s, created_at, %(reason)s
+from outbox where id = %(id)s
 on conflict (id) do nothing
 """
 AGE = """
@@ -199,14 +202,15 @@ class PublisherLoop:
     def bury(self, conn: Connection, row: Sent) -> None:
         """Keep the refused messages of `row` in outbox_dead, in the layout of an outbox row."""
         refused = [i for i, o in enumerate(row.outcomes) if o.state == "refused"]
-        if not refused:
-            return
-        reason = row.outcomes[refused[0]].reason
-        messages = [row.messages[place] for place in refused]
-        payload = outbox.repack([(m.key, m.value, m.headers) for m in messages])
-        conn.execute(BURY, {"id": row.id, "payload": payload, "reason": reason})
-        counter("relay_outbox_dead_total").labels(row.topic).inc(len(refused))
-        log.error("messages_refused", topic=row.topic, reason=reason, messages=len(refused))
+        for topic in sorted({row.messages[place].topic for place in refused}):
+            places = [place for place in refused if row.messages[place].topic == topic]
+            reason = row.outcomes[places[0]].reason
+            messages = [row.messages[place] for place in places]
+            payload = outbox.repack([(m.key, m.value, m.headers) for m in messages])
+            parameters = {"id": row.id, "topic": topic, "payload": payload, "reason": reason}
+            conn.execute(BURY, parameters)
+            counter("relay_outbox_dead_total").labels(topic).inc(len(places))
+            log.error("messages_refused", topic=topic, reason=reason, messages=len(places))
 
     def report(self, conn: Connection) -> None:
         """Measure how old the oldest row of each held shard is."""
@@ -217,4 +221,7 @@ class PublisherLoop:
 
 def messages_of(topic: str, payload: bytes) -> list[Outgoing]:
     """Return the messages of one row, expanded."""
-    return [Outgoing(topic, key, value, headers) for key, value, headers in outbox.unpack(payload)]
+    return [
+        Outgoing(goes_to, key, value, headers)
+        for goes_to, (key, value, headers) in outbox.expand(topic, payload)
+    ]

@@ -8,6 +8,8 @@ from relay_common.outbox import (
     ROW_BYTES,
     MessageTooLargeError,
     OutMessage,
+    Twin,
+    expand,
     pack,
     shard_of,
     unpack,
@@ -17,6 +19,8 @@ from relay_common.records import DeadLetter, Record, message_of
 small = st.binary(max_size=20)
 messages = st.builds(
     OutMessage,
+    Twin,
+    expand,
     topic=st.sampled_from(["a", "b"]),
     key=st.none() | small,
     head=small,
@@ -78,3 +82,29 @@ def test_headers_count_for_the_size() -> None:
 
 def test_nothing_to_say_is_nothing_to_write() -> None:
     assert pack([], 2) == {"shards": [], "topics": [], "payloads": []}
+
+
+def test_twins_share_all_but_topic_key_and_head_and_keep_their_order():
+    first = OutMessage(
+        "waitpoints",
+        b"k",
+        b"w1:",
+        (("ce_id", b"1"),),
+        b"event",
+        b":tail",
+        own=b"own-",
+        twins=(Twin("mailbox", b"owner", b"m1:"),),
+    )
+    between = OutMessage("mailbox", b"owner", b"m2:", beside=("waitpoints", b"k"))
+    last = OutMessage(
+        "waitpoints", b"k", b"w3:", twins=(Twin("mailbox", b"owner", b"m3:"),), tombstone=True
+    )
+    packed = pack([first, between, last], 8)
+    assert packed["topics"] == ["waitpoints"]
+    assert expand("waitpoints", packed["payloads"][0]) == [
+        ("waitpoints", (b"k", b"w1:own-event:tail", (("ce_id", b"1"),))),
+        ("mailbox", (b"owner", b"m1:own-event:tail", (("ce_id", b"1"),))),
+        ("mailbox", (b"owner", b"m2:", ())),
+        ("waitpoints", (b"k", None, ())),
+        ("mailbox", (b"owner", None, ())),
+    ]

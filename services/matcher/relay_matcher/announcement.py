@@ -9,9 +9,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from relay_common.events import INTERNAL
 from relay_common.ids import derive_id, encode_id
 from relay_common.match_key import MatchKey, owner_key, prefixed
-from relay_common.outbox import OutMessage
+from relay_common.outbox import OutMessage, Twin
 from relay_common.wire import rfc3339
 
 from relay_matcher.domain.rendering import lifecycle_head
@@ -107,20 +108,43 @@ class Announcer:
             waitpoint_id=external,
             supersedes=supersedes,
         )
-        messages = [
-            self.waitpoint_event(subject, name, at, body, headers),
-            self.record(subject.key, record, body, headers),
-        ]
+        size = body.size()
+        owner = self.owner(subject.key, record)
+        twins = [Twin(self.mailbox, owner, self.record_head(subject.key, record, size))]
         if subject.deliver_topic is not None:
-            messages.append(self.topic_message(subject, name, at, body, headers))
-        return messages
+            twins.append(self.topic_twin(subject, name, at, size))
+        message = OutMessage(
+            self.waitpoints,
+            subject.key.encoded(),
+            self.waitpoint_head(subject, name, at, size),
+            headers,
+            body.shared,
+            body.tail,
+            own=body.head,
+            twins=tuple(twins),
+        )
+        return [message]
 
-    def waitpoint_event(
-        self, subject: Subject, name: str, at: datetime, body: Body, headers: Headers
-    ) -> OutMessage:
-        """Return the message for `relay.waitpoints`."""
+    def internal(
+        self, subject: Subject, name: str, at: datetime, waitpoint: Body
+    ) -> list[OutMessage]:
+        """Return the message of an event for Relay's own services only."""
+        message_id = message_id_of(subject.id, subject.revision)
+        stamp = rfc3339(at)
+        own = lifecycle_head(name, message_id, subject.revision, stamp) + waitpoint.head + b"}"
+        return [
+            OutMessage(
+                self.waitpoints,
+                subject.key.encoded(),
+                self.waitpoint_head(subject, name, at, len(own)) + own,
+                cloud_event(subject, name, message_id, stamp),
+            )
+        ]
+
+    def waitpoint_head(self, subject: Subject, name: str, at: datetime, size: int) -> bytes:
+        """Return what stands before a body of `size` bytes on `relay.waitpoints`."""
         key = subject.key
-        head = b"".join(
+        return b"".join(
             (
                 self.waitpoints_prefix,
                 text(key.tenant),
@@ -137,16 +161,34 @@ class Announcer:
                 text(key.correlation_key),
                 long(micros(at)),
                 long(micros(subject.expires_at)),
-                b"\0",
-                long(body.size()),
-                body.head,
+                b"\1" if name in INTERNAL else b"\0",
+                long(size),
             )
         )
-        return OutMessage(self.waitpoints, key.encoded(), head, headers, body.shared, body.tail)
 
     def record(self, key: MatchKey, record: Record, body: Body, headers: Headers) -> OutMessage:
-        """Return the message that appends `record` to its owner's mailbox."""
-        head = b"".join(
+        """Return the message that appends `record` to its owner's mailbox.
+
+        It keeps its place among the lifecycle events of the match key, whose twins go there too.
+        """
+        return OutMessage(
+            self.mailbox,
+            self.owner(key, record),
+            self.record_head(key, record, body.size()),
+            headers,
+            body.shared,
+            body.tail,
+            own=body.head,
+            beside=(self.waitpoints, key.encoded()),
+        )
+
+    def owner(self, key: MatchKey, record: Record) -> bytes:
+        """Return the key of a mailbox on its topic."""
+        return owner_key(key.tenant, key.environment, record.owner)
+
+    def record_head(self, key: MatchKey, record: Record, size: int) -> bytes:
+        """Return what stands before a body of `size` bytes on `relay.mailbox`."""
+        return b"".join(
             (
                 self.mailbox_prefix,
                 text(key.tenant),
@@ -161,17 +203,12 @@ class Announcer:
                 optional(record.waitpoint_id),
                 NULL if record.supersedes is None else b"\2" + record.supersedes,
                 b"\1" if record.wakes else b"\0",
-                long(body.size()),
-                body.head,
+                long(size),
             )
         )
-        owner = owner_key(key.tenant, key.environment, record.owner)
-        return OutMessage(self.mailbox, owner, head, headers, body.shared, body.tail)
 
-    def topic_message(
-        self, subject: Subject, name: str, at: datetime, body: Body, headers: Headers
-    ) -> OutMessage:
-        """Return the message for the Relay topic that the waitpoint delivers to."""
+    def topic_twin(self, subject: Subject, name: str, at: datetime, size: int) -> Twin:
+        """Return the twin for the Relay topic that the waitpoint delivers to."""
         key = subject.key
         topic = subject.deliver_topic or ""
         head = b"".join(
@@ -184,12 +221,10 @@ class Announcer:
                 text(name),
                 message_id_of(subject.id, subject.revision),
                 long(micros(at)),
-                long(body.size()),
-                body.head,
+                long(size),
             )
         )
-        place = prefixed(key.tenant, key.environment, topic)
-        return OutMessage(self.topics, place, head, headers, body.shared, body.tail)
+        return Twin(self.topics, prefixed(key.tenant, key.environment, topic), head)
 
 
 def message_id_of(waitpoint: uuid.UUID, revision: int) -> bytes:

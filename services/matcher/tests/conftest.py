@@ -20,6 +20,7 @@ from relay_common.records import DeadLetter, Record
 from relay_common.testing.databases import Database, Template
 from relay_common.testing.issuer import Issuer
 from relay_common.tokens import TokenVerifier
+from relay_matcher.access import Access
 from relay_matcher.announcement import Announcer
 from relay_matcher.consumer import EventConsumer
 from relay_matcher.http import matcher_app
@@ -57,6 +58,7 @@ class Kit:
     stream: psycopg.Connection[Any]
     client: httpx.AsyncClient = field(init=False)
     desk: Desk = field(init=False)
+    access: Access = field(default_factory=lambda: Access(None))
     offsets: Iterator[int] = field(default_factory=itertools.count)
 
     # ---- HTTP
@@ -116,8 +118,7 @@ class Kit:
         """Run one batch of the consumer and commit it."""
         stream = conn or self.stream
         with stream.transaction():
-            letters = self.consumer(stream, [self.record(value) for value in values])
-        return letters
+            return self.consumer(stream, [self.record(value) for value in values])
 
     def event(self, key: str = "k", **given: Any) -> Sequence[DeadLetter]:
         """Deliver one event."""
@@ -137,9 +138,9 @@ class Kit:
     def messages(self, topic: str, payload: bytes) -> list[Message]:
         """Return the messages of one row."""
         found: list[Message] = []
-        for key, value, headers in outbox.unpack(payload):
+        for goes_to, (key, value, headers) in outbox.expand(topic, payload):
             _, record = self.plumbing.codec.decode(value)
-            found.append(Message(topic, key or b"", record, dict(headers)))
+            found.append(Message(goes_to, key or b"", record, dict(headers)))
         return found
 
     def lifecycle(self) -> list[tuple[str, int]]:
@@ -234,7 +235,7 @@ async def serving(kit: Kit) -> AsyncIterator[Kit]:
     """Serve the kit's HTTP in process."""
     pool = open_pool(kit.database.conninfo("relay_matcher_http"), "relay-test", 8)
     verifier = TokenVerifier(kit.issuer.url, kit.issuer.audience, kit.issuer.fetch_jwks)
-    kit.desk = create_desk(pool, kit.plumbing, Cursors(b"a secret of tests"))
+    kit.desk = create_desk(pool, kit.plumbing, Cursors(b"a secret of tests"), kit.access)
     async with pool:
         app = matcher_app(kit.desk, verifier)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

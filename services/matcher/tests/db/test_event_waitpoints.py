@@ -45,12 +45,12 @@ async def test_early_event_resolves_the_waitpoint_when_it_opens(matcher: Any) ->
     messages = matcher.announced()
     assert [(m.topic, m.record["type"]) for m in messages] == [
         ("relay.waitpoints", "waitpoint.created"),
-        ("relay.waitpoints", "waitpoint.resolved"),
         ("relay.mailbox", "waitpoint.created"),
         ("relay.mailbox", "order.paid"),
+        ("relay.waitpoints", "waitpoint.resolved"),
         ("relay.mailbox", "waitpoint.resolved"),
     ]
-    early = messages[3].record
+    early = messages[2].record
     assert (early["kind"], early["state"]) == ("early_event", "acked")
     assert messages[-1].body["waitpoint"] == found
 
