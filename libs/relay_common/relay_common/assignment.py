@@ -32,6 +32,11 @@ ASK_SECONDS = 0.25
 log = logger(__name__)
 
 
+# Gets the partitions whose stored position is behind the offset once committed to Kafka, and that
+# offset; called in a transaction, before the first record of them is handed over.
+WentBack = Callable[[Connection, Mapping[Place, int]], None]
+
+
 class HasTopicId(Protocol):
     """What the admin client tells about a topic, as far as it is read here."""
 
@@ -51,13 +56,15 @@ class Assignment:
         topics: Sequence[str],
         connection: Callable[[], Connection],
         dropped: Callable[[Set[Place]], None],
+        went_back: WentBack | None = None,
     ) -> None:
         """`connection` raises psycopg.InterfaceError while there is none; `dropped` hears which
-        partitions' records are void."""
+        partitions' records are void, `went_back` where Postgres is behind its own witness."""
         self.client = dict(client)
         self.topics = list(topics)
         self.connection = connection
         self.dropped = dropped
+        self.went_back = went_back
         self.expected: dict[Place, int] = {}
         self.unplaced: set[Place] = set()
         self.stopped: dict[Place, str] = {}
@@ -195,6 +202,28 @@ class Assignment:
             else:
                 self.stop_partition(place, reason)
         gauge("relay_consumer_stopped_partitions").set(len(self.stopped))
+        return starts if self.went_back is None else self.witnessed(conn, starts, self.went_back)
+
+    def witnessed(
+        self, conn: Connection, starts: dict[Place, int], went_back: WentBack
+    ) -> dict[Place, int]:
+        """Compare `starts` with what Kafka was told was committed before any record flows.
+
+        Only Postgres going back in time leaves a position behind that (design D12). Without an
+        answer of the broker nothing starts.
+        """
+        try:
+            asked = [TopicPartition(*place) for place in starts]
+            told = self.consumer.committed(asked, ANSWER_SECONDS) if asked else []
+        except KafkaException as error:
+            self.problem = name_of(error)
+            return {}
+        committed = {(p.topic, p.partition): p.offset for p in told}
+        behind = {p: at for p, at in committed.items() if at > starts[p]}
+        if behind:
+            log.error("database_went_back", partitions=named(behind))
+            with conn.transaction():
+                went_back(conn, behind)
         return starts
 
     def view(self) -> dict[Place, LogView]:

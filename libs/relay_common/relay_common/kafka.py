@@ -16,7 +16,7 @@ import psycopg
 from confluent_kafka import Message
 
 from relay_common import failpoints
-from relay_common.assignment import Assignment
+from relay_common.assignment import Assignment, WentBack
 from relay_common.db import UNAVAILABLE, Connection
 from relay_common.errors import Busy, Poison
 from relay_common.positions import Place, PositionFenced
@@ -85,15 +85,19 @@ class ConsumerLoop:
         connect: Callable[[], Connection],
         handle: BatchHandler,
         committed: Callable[[], None] = nothing,
+        went_back: WentBack | None = None,
     ) -> None:
         """`connect` may refuse a database with an error of its own, which ends the loop;
-        psycopg.OperationalError is waited out. `committed` is called after each commit."""
+        psycopg.OperationalError is waited out. `committed` is called after each commit,
+        `went_back` when Postgres is behind what it once acknowledged (design D12)."""
         self.settings = settings
         self.connect = connect
         self.handle = handle
         self.committed = committed
         self.conn: Connection | None = None
-        self.partitions = Assignment(settings.client(), settings.topics, self.live, self.drop)
+        self.partitions = Assignment(
+            settings.client(), settings.topics, self.live, self.drop, went_back
+        )
         self.stop = threading.Event()
         self.backlog: deque[Record] = deque()
         self.limit = settings.max_records
