@@ -19,8 +19,6 @@ from relay_common.records import DeadLetter, Record, message_of
 small = st.binary(max_size=20)
 messages = st.builds(
     OutMessage,
-    Twin,
-    expand,
     topic=st.sampled_from(["a", "b"]),
     key=st.none() | small,
     head=small,
