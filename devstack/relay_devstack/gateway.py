@@ -25,7 +25,7 @@ ROUTES = tuple(
         (r"\w+ /v1/(escalation-policies|surfaces)(/|$)", "escalation"),
         (r"\w+ /v1/(mailboxes|triggers)(/|$)", "mailbox"),
         (r"\w+ /v1/topics/[^/]+/subscriptions(/|$)", "mailbox"),
-        (r"\w+ /v1/(events|waitpoints|replies|limits|settings)(/|$)", "matcher"),
+        (r"\w+ /v1/(events|waitpoints|replies|conditions|limits|settings)(/|$)", "matcher"),
     )
 )
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "te", "transfer-encoding", "upgrade", "host"})

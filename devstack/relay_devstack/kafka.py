@@ -16,7 +16,7 @@ from relay_devstack import jars
 from relay_devstack.daemons import Command, Daemon, run
 from relay_devstack.errors import StartFailedError, disk_faults
 from relay_devstack.java import find_java
-from relay_devstack.ports import PortBook
+from relay_devstack.ports import NO_PINS, PortBook
 from relay_devstack.waiting import until_none
 
 FIXED_SETTINGS: Mapping[str, str] = {
@@ -65,10 +65,17 @@ class Broker:
 class KafkaCluster:
     """`brokers` nodes of one state folder; data, ports and logs stay there between starts."""
 
-    def __init__(self, state_dir: Path, brokers: int = 1, java: str | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        brokers: int = 1,
+        java: str | None = None,
+        environ: Mapping[str, str] = NO_PINS,
+    ) -> None:
+        """Run on `java`, else on what `find_java` finds; take pinned ports from `environ`."""
         self.state_dir = state_dir
         self._java = java
-        self._ports = PortBook(state_dir)
+        self._ports = PortBook(state_dir, environ)
         self._brokers = [_broker(state_dir, number + 1) for number in range(brokers)]
 
     @property

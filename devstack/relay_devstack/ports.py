@@ -5,7 +5,6 @@ taken by chance.
 """
 
 import json
-import os
 import socket
 import zlib
 from collections.abc import Mapping
@@ -17,15 +16,16 @@ from relay_devstack.errors import PortTakenError
 from relay_devstack.locks import only_one
 
 FIRST, COUNT = 20000, 12000
+NO_PINS: Mapping[str, str] = {}
 
 
 class PortBook:
     """The ports of one state folder, by name; kept in `ports.json`.
 
-    `RELAY_<NAME>_PORT` pins one.
+    `RELAY_<NAME>_PORT` in `environ` pins one.
     """
 
-    def __init__(self, state_dir: Path, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, state_dir: Path, environ: Mapping[str, str] = NO_PINS) -> None:
         self._file = state_dir / "ports.json"
         self._environ = environ
 

@@ -14,7 +14,7 @@ import psycopg
 from relay_devstack import accounts
 from relay_devstack.daemons import Command, Daemon, run, wait_gone
 from relay_devstack.errors import StartFailedError, WrongMachineError, disk_faults
-from relay_devstack.ports import PortBook
+from relay_devstack.ports import NO_PINS, PortBook
 from relay_devstack.secrets import kept_secret, write_private
 from relay_devstack.waiting import until_none
 
@@ -44,11 +44,17 @@ SETTINGS: Mapping[str, str] = {
 class PostgresServer:
     """One server of one state folder: data, password, port and log stay there between starts."""
 
-    def __init__(self, state_dir: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        settings: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] = NO_PINS,
+    ) -> None:
+        """Take `settings` on top of SETTINGS, and pinned ports from `environ`."""
         self.state_dir = state_dir
         self._settings = {**SETTINGS, "shared_buffers": shared_buffers(), **(settings or {})}
         self._daemon = Daemon(state_dir, "postgres")
-        self._ports = PortBook(state_dir)
+        self._ports = PortBook(state_dir, environ)
         self._account = accounts.unprivileged()
 
     @property
@@ -76,8 +82,8 @@ class PostgresServer:
         WrongMachineError.
         """
         if self._daemon.process() is None:
-            self._prepare()
             port = self._ports.claim("postgres")
+            self._prepare()
             self._daemon.start(self._command(["postgres", "-D", str(self.data), "-p", str(port)]))
         until_none(self._missing, 60, "Postgres")
 

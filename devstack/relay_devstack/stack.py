@@ -69,7 +69,7 @@ class Stack:
         given = self._given("RELAY_DATABASE_URL")
         if given is None:
             self._terminal.say("starting PostgreSQL")
-            server = PostgresServer(self._state_dir)
+            server = PostgresServer(self._state_dir, environ=self._environ)
             server.start()
             database.create_database(server.url, DATABASE)
             given = server.database_url(DATABASE)
@@ -82,7 +82,7 @@ class Stack:
         if given is None:
             jars.fetch_missing(self._terminal.progress)
             self._terminal.say("starting Kafka")
-            cluster = KafkaCluster(self._state_dir)
+            cluster = KafkaCluster(self._state_dir, environ=self._environ)
             cluster.start()
             given = cluster.bootstrap
         made = topics.create(given, self._environ)
