@@ -193,6 +193,14 @@ class ReplySessionMismatch(Forbidden, code="reply_session_mismatch"):
     """Expected the identity that opened the reply session, but found another."""
 
 
+class AccessReferenceRequired(Forbidden, code="access_reference_required"):
+    """Expected a reply with a reference to a decision on the Access approval surface."""
+
+
+class AccessReferenceInvalid(Forbidden, code="access_reference_invalid"):
+    """Expected a reference to this very decision of this responder, but Access knows none."""
+
+
 # 404: unknown, foreign and malformed ids are one and the same answer (design D6)
 
 
@@ -339,6 +347,10 @@ class DefaultResponseForbidden(Invalid, code="default_response_forbidden"):
 
 class ResponderIsWaiter(Invalid, code="responder_is_waiter"):
     """Expected responders other than the waiter."""
+
+
+class GuardianNotListed(Invalid, code="guardian_not_listed"):
+    """Expected responders that Access knows as guardians of the child."""
 
 
 class ConditionInvalid(Invalid, code="condition_invalid"):

@@ -21,6 +21,7 @@ from relay_common.startup import (
 )
 from relay_common.telemetry import configure_logs
 
+from relay_matcher.access import Access
 from relay_matcher.announcement import Announcer
 from relay_matcher.consumer import EventConsumer
 from relay_matcher.http import matcher_app
@@ -64,7 +65,9 @@ def main() -> int:
     )
     pool = open_pool(conninfo_of(settings, SERVICE, "http"), "relay-matcher", settings.pool_size)
     secret = password(settings.cursor_secret) or secrets.token_hex(32)
-    desk = create_desk(pool, plumbing, Cursors(secret.encode()), publisher.wake)
+    desk = create_desk(
+        pool, plumbing, Cursors(secret.encode()), Access(settings.access_url), publisher.wake
+    )
 
     readiness = Readiness()
     loops: list[Loop] = []

@@ -21,7 +21,10 @@ def sweeper_loops(
     """Return the loops: deadlines often, tidying now and then. `wake` rouses the publisher."""
 
     def deadlines(conn: Connection) -> Mapping[str, int]:
-        found = sweeping.expire_due(conn, announcer, settings.outbox_shards)
+        found = {
+            **sweeping.expire_due(conn, announcer, settings.outbox_shards),
+            **sweeping.stall_silent(conn, announcer, settings.outbox_shards),
+        }
         if any(found.values()):
             wake()
         return found
@@ -31,6 +34,7 @@ def sweeper_loops(
             **sweeping.keep_slices(conn),
             **sweeping.fold_counters(conn),
             **sweeping.forget_takes(conn),
+            **sweeping.expire_held_replies(conn),
             **expire_keys(conn),
         }
 

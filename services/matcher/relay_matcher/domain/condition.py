@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import orjson
 from cel_expr_python import cel
-from relay_common.errors import ConditionInvalid, FieldError
+from relay_common.errors import ConditionInvalid, FieldError, Json
 from relay_common.limits import CONDITION_BYTES, KIB
 
 from relay_matcher.domain.event import Event
@@ -124,6 +124,15 @@ def attributes_of(event: Event) -> EventView:
         "source": event.source,
         "id": event.source_id,
     }
+
+
+def example_view(attributes: EventView, data: Json) -> EventView | str:
+    """Return the view of an example event, within the same bounds as a recorded one."""
+    if len(orjson.dumps(data)) > VIEW_BYTES:
+        return f"expected data of at most {VIEW_BYTES} bytes"
+    if deeper_than(data, VIEW_DEPTH):
+        return f"expected data of at most {VIEW_DEPTH} levels"
+    return view(attributes, data)
 
 
 def view(attributes: EventView, data: object) -> EventView:

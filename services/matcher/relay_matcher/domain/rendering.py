@@ -15,6 +15,11 @@ from relay_common.strict_json import nests_too_deep
 
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.protocol_state import protocol_state
+from relay_matcher.domain.waitpoint import REPLY_PART
+
+LARGE_MEMBERS = frozenset(
+    {"content", "claim_text", "response_schema", "default_response", "surface_policy", "actions"}
+)
 
 
 def opened_part(fields: Mapping[str, Json]) -> bytes:
@@ -85,6 +90,38 @@ def is_json(data: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
+
+
+def reply_resolution(
+    kind: str, identity: tuple[str, str, str], value: bytes, responded_at: str, subject_digest: str
+) -> bytes:
+    """Return the resolution of a question or review; `value` is the reply as JSON (api.md).
+
+    `identity` is responder, channel and evidence level.
+    """
+    part = REPLY_PART["review" if kind == "review" else "question"]
+    members = {
+        "responder": identity[0],
+        "channel": identity[1],
+        "evidence_level": identity[2],
+        "responded_at": responded_at,
+        "subject_digest": subject_digest,
+    }
+    return f'{{"{part}":'.encode() + value + b"," + orjson.dumps(members)[1:]
+
+
+def slim_part(opened: bytes, location: str) -> bytes:
+    """Return a fixed part that fits into a record: large members by reference (design D18)."""
+    if len(opened) <= INLINE_RECORD_BYTES.default:
+        return opened
+    fields: dict[str, Json] = orjson.loads(opened + b"}")
+    kept = {name: value for name, value in fields.items() if name not in LARGE_MEMBERS}
+    return orjson.dumps({**kept, "ref": location})[:-1]
+
+
+def slim_value(value: bytes) -> bytes:
+    """Return a reply that fits into a record: null for one that is too large, beside `ref`."""
+    return value if len(value) <= INLINE_RECORD_BYTES.default else b"null"
 
 
 def lifecycle_head(event_name: str, message_id: bytes, revision: int, occurred_at: str) -> bytes:

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from relay_common.http import Verifier, create_app
 
+from relay_matcher.http.conditions import conditions_router
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.events import events_router
+from relay_matcher.http.replies import replies_router
 from relay_matcher.http.waitpoints import waitpoints_router
 
 
@@ -24,5 +26,7 @@ def matcher_app(desk: Desk, verifier: Verifier) -> FastAPI:
 
     app = create_app("Relay matcher", "1", verifier, lifespan)
     app.include_router(waitpoints_router(desk))
+    app.include_router(replies_router(desk))
     app.include_router(events_router(desk))
+    app.include_router(conditions_router())
     return app

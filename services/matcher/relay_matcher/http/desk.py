@@ -1,19 +1,29 @@
 """What the routes work with."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from uuid import UUID
 
 from relay_common.combiner import Answer, Combiner
 from relay_common.cursors import Cursors
-from relay_common.db import Pool
-from relay_common.idempotency import Call, Operation, mutation
+from relay_common.db import AsyncConnection, Pool
+from relay_common.errors import RelayError
+from relay_common.idempotency import Call, mutation
 
+from relay_matcher.access import Access
 from relay_matcher.domain.waitpoint import Opening
 from relay_matcher.operations.cancelling import Cancelling, cancel_waitpoints
+from relay_matcher.operations.early_reply import EarlyReply, accept_early_replies
+from relay_matcher.operations.heartbeat import record_heartbeats
 from relay_matcher.operations.opening import open_waitpoints
 from relay_matcher.operations.plumbing import Plumbing
+from relay_matcher.operations.replying import (
+    GivenReply,
+    OpenSession,
+    accept_replies,
+    open_sessions,
+)
 
 GivenT = TypeVar("GivenT")
 
@@ -29,9 +39,14 @@ class Desk:
     pool: Pool
     plumbing: Plumbing
     cursors: Cursors
+    access: Access
+    wake: Callable[[], None]
     opens: Combiner[Call[Opening]]
     cancels: Combiner[Call[Cancelling]]
-    wake: Callable[[], None]
+    heartbeats: Combiner[Call[UUID]]
+    sessions: Combiner[Call[OpenSession]]
+    replies: Combiner[Call[GivenReply]]
+    early_replies: Combiner[Call[EarlyReply]]
 
     async def submit(self, combiner: Combiner[Call[GivenT]], call: Call[GivenT]) -> Answer:
         """Return the answer to a mutating call, committed; the publisher is roused."""
@@ -40,17 +55,39 @@ class Desk:
         return found
 
 
+Operate = Callable[
+    [Plumbing, AsyncConnection, Sequence[Call[GivenT]]],
+    Awaitable[Sequence[Answer | RelayError]],
+]
+
+
 def create_desk(
-    pool: Pool, plumbing: Plumbing, cursors: Cursors, wake: Callable[[], None] = nothing
+    pool: Pool,
+    plumbing: Plumbing,
+    cursors: Cursors,
+    access: Access,
+    wake: Callable[[], None] = nothing,
 ) -> Desk:
     """Return the desk of this process; `wake` rouses the publisher after a commit."""
-    opens: Operation[Opening] = functools.partial(open_waitpoints, plumbing)
-    cancels: Operation[Cancelling] = functools.partial(cancel_waitpoints, plumbing)
+
+    def combined(operate: Operate[GivenT]) -> Combiner[Call[GivenT]]:
+        async def operation(
+            conn: AsyncConnection, calls: Sequence[Call[GivenT]]
+        ) -> Sequence[Answer | RelayError]:
+            return await operate(plumbing, conn, calls)
+
+        return Combiner(pool, mutation(operation, plumbing.seed))
+
     return Desk(
         pool,
         plumbing,
         cursors,
-        Combiner(pool, mutation(opens, plumbing.seed)),
-        Combiner(pool, mutation(cancels, plumbing.seed)),
+        access,
         wake,
+        opens=combined(open_waitpoints),
+        cancels=combined(cancel_waitpoints),
+        heartbeats=combined(record_heartbeats),
+        sessions=combined(open_sessions),
+        replies=combined(accept_replies),
+        early_replies=combined(accept_early_replies),
     )

@@ -16,8 +16,7 @@ from relay_common.tokens import Caller
 from relay_common.wire import Time, parse_time, rfc3339
 
 from relay_matcher.http.desk import Desk
-from relay_matcher.http.lists import listed, page_of
-from relay_matcher.http.waitpoints import list_scope
+from relay_matcher.http.lists import list_scope, listed, page_of
 from relay_matcher.operations.lifecycle import JSON_TYPE
 from relay_matcher.operations.look_back import retention
 from relay_matcher.operations.reading import event_json, events_json

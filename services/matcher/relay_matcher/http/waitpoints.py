@@ -4,11 +4,18 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from relay_common import failpoints
 from relay_common.combiner import Answer
 from relay_common.db import tenant_transaction
-from relay_common.errors import FieldError, RelayError, ValidationFailed, WaitpointNotFound
+from relay_common.errors import (
+    FieldError,
+    GuardianNotListed,
+    RelayError,
+    ValidationFailed,
+    WaitpointNotFound,
+)
 from relay_common.http import attempt, caller, create_router, render
 from relay_common.idempotency import Attempt, Call
 from relay_common.ids import decode_id
@@ -19,10 +26,15 @@ from relay_common.wire import Time
 from relay_matcher.domain.waitpoint import ACTIVE_STATES, Kind, State
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.forms import CancelIn, WaitpointIn, opening_of
-from relay_matcher.http.lists import listed, page_of
+from relay_matcher.http.lists import list_scope, listed, page_of
 from relay_matcher.operations.cancelling import Cancelling
 from relay_matcher.operations.lifecycle import JSON_TYPE
-from relay_matcher.operations.reading import OPERATOR, waitpoint_json, waitpoints_json
+from relay_matcher.operations.reading import (
+    OPERATOR,
+    awaiting_counts,
+    waitpoint_json,
+    waitpoints_json,
+)
 from relay_matcher.store.reading import WaitpointFilter
 
 Writer = Annotated[Caller, Depends(caller("waitpoints:write"))]
@@ -52,6 +64,8 @@ def waitpoints_router(desk: Desk) -> APIRouter:
         form: WaitpointIn,
     ) -> Response:
         opening = opening_of(form, who, desk.plumbing.seed)
+        if form.profile == "guardian_approval":
+            await check_guardians(desk, who, form)
         answer = await desk.submit(desk.opens, Call(who, attempted, opening))
         failpoints.hit("matcher.after_open_commit")
         return render(answer)
@@ -74,8 +88,10 @@ def waitpoints_router(desk: Desk) -> APIRouter:
         wanted = filter_of(query, request, who, UUID(str(after[0])) if after else FIRST)
         async with tenant_transaction(desk.pool, who.tenant, who.environment) as conn:
             items, last = await waitpoints_json(desk.plumbing, conn, wanted)
+            counts = await awaiting_counts(conn, wanted) if query.awaiting else None
         following = None if last is None else desk.cursors.write(scope, [str(last)])
-        return render(listed(items, following))
+        more = b"" if counts is None else b',"counts":' + orjson.dumps(counts)
+        return render(listed(items, following, more))
 
     @router.post("/{identifier}/cancel")
     async def cancel_waitpoint(
@@ -87,7 +103,28 @@ def waitpoints_router(desk: Desk) -> APIRouter:
         given = Cancelling(waitpoint_id(identifier), form.reason if form else None)
         return render(await desk.submit(desk.cancels, Call(who, attempted, given)))
 
+    @router.post("/{identifier}/heartbeat")
+    async def record_heartbeat(
+        identifier: str, who: Writer, attempted: Annotated[Attempt, Depends(attempt())]
+    ) -> Response:
+        call = Call(who, attempted, waitpoint_id(identifier))
+        return render(await desk.submit(desk.heartbeats, call))
+
     return router
+
+
+async def check_guardians(desk: Desk, who: Caller, form: WaitpointIn) -> None:
+    """Raise GuardianNotListed unless Access knows all responders as the child's guardians."""
+    child = (form.content or {}).get("child")
+    if not isinstance(child, str) or not child:
+        fault = FieldError("/content/child", "expected the child's identity")
+        raise ValidationFailed(errors=[fault])
+    known = await desk.access.guardians(who.tenant, who.environment, child)
+    strangers = [n for n, one in enumerate(form.responders or ()) if one not in known]
+    if strangers:
+        raise GuardianNotListed(
+            errors=[FieldError(f"/responders/{n}", "expected a guardian") for n in strangers]
+        )
 
 
 class WaitpointQuery:
@@ -119,19 +156,6 @@ class WaitpointQuery:
         self.awaiting = awaiting
         self.limit = limit
         self.cursor = cursor
-
-
-def list_scope(request: Request, who: Caller) -> tuple[str, ...]:
-    """Return all that makes this list this list: a cursor of another one is refused."""
-    query = sorted(
-        (name, value)
-        for name, value in request.query_params.multi_items()
-        if name not in ("cursor", "limit")
-    )
-    filters = tuple(text for pair in query for text in pair)
-    path = request.url.path
-    sees = "all" if OPERATOR in who.scopes else "own"
-    return (who.tenant, who.environment, path, who.sub, sees, *filters)
 
 
 def filter_of(query: WaitpointQuery, request: Request, who: Caller, after: UUID) -> WaitpointFilter:

@@ -16,6 +16,7 @@ from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
 from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.operations.reading import waitpoint_json
+from relay_matcher.operations.ruling import tell_responders
 from relay_matcher.store import closing as store
 from relay_matcher.store import opening as shared
 
@@ -97,6 +98,7 @@ async def close(plumbing: Plumbing, conn: AsyncConnection, batch: Batch, at: dat
     for waitpoint, reason in batch.cancelled.values():
         shown = None if reason is None else orjson.dumps(reason)
         messages += lifecycle.cancelled(announcer, waitpoint, at, shown)
+    messages += await tell_responders(conn, plumbing, [*overdue, *cancelled], at)
     await shared.announce(conn, messages, plumbing.shards)
 
 

@@ -1,13 +1,27 @@
 """Lifecycle events of waitpoints, built from values; both sides announce by these."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec.structs
+import orjson
+from relay_common.errors import Json
+from relay_common.ids import derive_id, encode_id
+from relay_common.match_key import MatchKey
 from relay_common.outbox import OutMessage
 from relay_common.wire import rfc3339
 
 from relay_matcher.announcement import Announcer, Body, Record, Subject, early_event_id
 from relay_matcher.domain.event import Event
-from relay_matcher.domain.rendering import data_member, event_head, waitpoint_head
+from relay_matcher.domain.rendering import (
+    data_member,
+    event_head,
+    reply_resolution,
+    slim_part,
+    slim_value,
+    waitpoint_head,
+)
+from relay_matcher.domain.reply import Reply
 from relay_matcher.domain.waitpoint import Active
 
 JSON_TYPE = {"content-type": "application/json"}
@@ -44,9 +58,22 @@ def closed_head(waitpoint: Active, state: str, at: datetime) -> bytes:
     )
 
 
+def location_of(waitpoint: Active) -> str:
+    """Return where a waitpoint is read."""
+    return "/v1/waitpoints/" + encode_id("wp_", waitpoint.id.bytes)
+
+
+def slim(waitpoint: Active) -> Active:
+    """Return `waitpoint` as records carry it: its large members by reference."""
+    opened = slim_part(waitpoint.opened, location_of(waitpoint))
+    if opened is waitpoint.opened:
+        return waitpoint
+    return msgspec.structs.replace(waitpoint, opened=opened)
+
+
 def created(announcer: Announcer, waitpoint: Active, at: datetime) -> list[OutMessage]:
     """Return `waitpoint.created` for a waitpoint at its first revision."""
-    body = Body(open_head(waitpoint, "open", at) + b"null}")
+    body = Body(open_head(slim(waitpoint), "open", at) + b"null}")
     return announcer.lifecycle(subject_of(waitpoint, "open", 1), "waitpoint.created", at, body)
 
 
@@ -55,7 +82,7 @@ def expired(announcer: Announcer, waitpoint: Active, at: datetime) -> list[OutMe
     default = waitpoint.default_response
     tail = b"null}" + (b',"default_response":' + default if default is not None else b"")
     subject = subject_of(waitpoint, "expired", waitpoint.revision + 1)
-    body = Body(closed_head(waitpoint, "expired", at) + tail)
+    body = Body(closed_head(slim(waitpoint), "expired", at) + tail)
     return announcer.lifecycle(subject, "waitpoint.expired", at, body)
 
 
@@ -65,7 +92,7 @@ def cancelled(
     """Return `waitpoint.cancelled`; `reason` is JSON text."""
     tail = b"null}" + (b',"reason":' + reason if reason is not None else b"")
     subject = subject_of(waitpoint, "cancelled", waitpoint.revision + 1)
-    body = Body(closed_head(waitpoint, "cancelled", at) + tail)
+    body = Body(closed_head(slim(waitpoint), "cancelled", at) + tail)
     return announcer.lifecycle(subject, "waitpoint.cancelled", at, body)
 
 
@@ -113,3 +140,117 @@ def early_event(
     )
     body = Body(b'{"type":"early_event","event":', shown, b"}")
     return announcer.record(event.key, record, body, event.trace)
+
+
+def resolved_by_reply(
+    announcer: Announcer, waitpoint: Active, reply: Reply, at: datetime, held: bytes | None = None
+) -> list[OutMessage]:
+    """Return `waitpoint.resolved`; `held` is the record that showed an early reply."""
+    head = closed_head(slim(waitpoint), "resolved", at)
+    value = slim_value(orjson.dumps(reply.value))
+    body = Body(head + resolution_of(waitpoint, reply, value, at) + b"}")
+    subject = subject_of(waitpoint, "resolved", waitpoint.revision + 1)
+    return announcer.lifecycle(subject, "waitpoint.resolved", at, body, supersedes=held)
+
+
+def resolution_of(waitpoint: Active, reply: Reply, value: bytes, at: datetime) -> bytes:
+    """Return the resolution that `reply` (its value as JSON) makes."""
+    who = reply.identity
+    identity = (who.responder, who.channel, who.evidence_level)
+    return reply_resolution(waitpoint.kind, identity, value, rfc3339(at), reply.subject_digest)
+
+
+def rejected(
+    announcer: Announcer,
+    waitpoint: Active,
+    state: str,
+    rejection: dict[str, Json],
+    at: datetime,
+    held: bytes | None = None,
+) -> list[OutMessage]:
+    """Return `waitpoint.response_rejected`: who and why, never the value."""
+    head = open_head(
+        msgspec.structs.replace(slim(waitpoint), revision=waitpoint.revision + 1), state, at
+    )
+    body = Body(head + b'null},"rejection":' + orjson.dumps(rejection))
+    subject = subject_of(waitpoint, state, waitpoint.revision + 1)
+    return announcer.lifecycle(subject, "waitpoint.response_rejected", at, body, supersedes=held)
+
+
+def stalled(announcer: Announcer, waitpoint: Active, at: datetime) -> list[OutMessage]:
+    """Return `waitpoint.stalled`: the waiter's heartbeat has stopped."""
+    changed = msgspec.structs.replace(slim(waitpoint), revision=waitpoint.revision + 1)
+    body = Body(open_head(changed, "stalled", at) + b"null}")
+    subject = subject_of(waitpoint, "stalled", waitpoint.revision + 1)
+    return announcer.lifecycle(subject, "waitpoint.stalled", at, body)
+
+
+def reopened(announcer: Announcer, waitpoint: Active, at: datetime) -> list[OutMessage]:
+    """Return the internal `waitpoint.reopened`; `waitpoint` is open again already (design D7)."""
+    body = Body(open_head(slim(waitpoint), "open", at) + b"null}")
+    subject = subject_of(waitpoint, "open", waitpoint.revision)
+    return announcer.internal(subject, "waitpoint.reopened", at, body)
+
+
+def invitations(
+    announcer: Announcer, waitpoint: Active, responders: Sequence[str], at: datetime
+) -> list[OutMessage]:
+    """Return the message that asks each responder to reply (design D14)."""
+    head = open_head(slim(waitpoint), "open", at) + b"null}"
+    return [
+        to_responder(announcer, waitpoint, responder, "waitpoint.invitation", head, at)
+        for responder in responders
+    ]
+
+
+def no_reply_needed(
+    announcer: Announcer, waitpoint: Active, responders: Sequence[str], at: datetime
+) -> list[OutMessage]:
+    """Return what turns each responder's copy to "no reply needed"."""
+    shown = orjson.dumps({"id": encode_id("wp_", waitpoint.id.bytes), "kind": waitpoint.kind})
+    return [
+        to_responder(announcer, waitpoint, responder, "waitpoint.no_reply_needed", shown, at)
+        for responder in responders
+    ]
+
+
+def to_responder(
+    announcer: Announcer, waitpoint: Active, responder: str, name: str, shown: bytes, at: datetime
+) -> OutMessage:
+    """Return one message to a responder about `waitpoint`, which `shown` renders."""
+    invited = name == "waitpoint.invitation"
+    message_id = derive_id(name, waitpoint.id.bytes, responder)
+    invitation = derive_id("waitpoint.invitation", waitpoint.id.bytes, responder)
+    record = Record(
+        responder,
+        message_id,
+        "message",
+        name,
+        waitpoint_id=encode_id("wp_", waitpoint.id.bytes),
+        supersedes=None if invited else invitation,
+        wakes=invited,
+    )
+    members: dict[str, Json] = {
+        "type": name,
+        "id": encode_id("ms_", message_id),
+        "message_class": "action_required" if invited else "notice",
+        "from": waitpoint.waiter,
+        "occurred_at": rfc3339(at),
+    }
+    head = orjson.dumps(members)[:-1] + b',"waitpoint":'
+    return announcer.record(waitpoint.key, record, Body(head, shown, b"}"), ())
+
+
+def held_reply_id(held: bytes) -> bytes:
+    """Return the id of the record that shows a held reply, without its value (design D19)."""
+    return derive_id("early-reply", held)
+
+
+def held_reply(
+    announcer: Announcer, waiter: str, key: MatchKey, held: bytes, shown: dict[str, Json]
+) -> OutMessage:
+    """Return the record that shows the waiter that a reply is held; `shown` has no value in it."""
+    record = Record(
+        waiter, held_reply_id(held), "early_event", "early_reply", state="held", wakes=False
+    )
+    return announcer.record(key, record, Body(orjson.dumps({"type": "early_reply", **shown})), ())

@@ -13,12 +13,16 @@ from relay_common.limits import ACTIVE_PER_MATCH_KEY
 from relay_common.outbox import OutMessage
 
 from relay_matcher.domain.rendering import opened_part
+from relay_matcher.domain.reply import Target
 from relay_matcher.domain.waitpoint import Active, Opening, deadline_fault
 from relay_matcher.operations import lifecycle
 from relay_matcher.operations.counting import count_openings
+from relay_matcher.operations.early_reply import run_held
 from relay_matcher.operations.look_back import Found, look_back
 from relay_matcher.operations.plumbing import Plumbing
+from relay_matcher.operations.ruling import Rulings, settle, tell_responders
 from relay_matcher.store import opening as store
+from relay_matcher.store.constraints import named_rules
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class Round:
         return [opening for opening in self.openings if opening.id not in self.refused]
 
 
+@named_rules
 async def open_waitpoints(
     plumbing: Plumbing, conn: AsyncConnection, calls: Sequence[Call[Opening]]
 ) -> list[Answer | RelayError]:
@@ -75,6 +80,8 @@ async def open_round(
     clock = await store.read_clock(conn)
     overdue = [waitpoint for _, waitpoint in own if waitpoint.expires_at <= clock.at]
     await store.expire_waitpoints(conn, overdue, clock.at)
+    messages = [m for w in overdue for m in lifecycle.expired(plumbing.announcer, w, clock.at)]
+    messages += await tell_responders(conn, plumbing, overdue, clock.at)
     refuse_active(this, own, clock)
     refuse_deadlines(this, clock)
     await refuse_crowded(conn, this)
@@ -82,21 +89,47 @@ async def open_round(
     found, exceeded = await look_back(conn, plumbing, events, clock, settings)
     this.found |= found
     this.refused |= exceeded
-    rows = {opening.id: store_row(this, opening, clock) for opening in this.standing()}
-    messages = [m for w in overdue for m in lifecycle.expired(plumbing.announcer, w, clock.at)]
-    answers: dict[UUID, Answer | RelayError] = {**this.refused}
-    if rows:
-        await store.insert_waitpoints(conn, list(rows.values()), clock.at)
-        takes = [(active(row), this.found[i].event) for i, row in rows.items() if i in this.found]
-        await store.take_events(conn, takes, clock.at)
-        for identifier, row in rows.items():
-            messages += announced(plumbing, this, row, clock)
-            answers[identifier] = shown(this, row, clock)
+    answers, opened = await store_round(plumbing, conn, this, clock)
     await store.lower_counters(
         conn, [o.waiter for o in counted if o.id in this.refused or o.id in this.found]
     )
-    await store.announce(conn, messages, plumbing.shards)
-    return answers
+    await store.announce(conn, [*messages, *opened], plumbing.shards)
+    return {**this.refused, **answers}
+
+
+async def store_round(
+    plumbing: Plumbing, conn: AsyncConnection, this: Round, clock: store.Clock
+) -> tuple[dict[UUID, Answer], list[OutMessage]]:
+    """Store what stands; return the answers and what is announced."""
+    rows = [store_row(this, opening, clock) for opening in this.standing()]
+    if not rows:
+        return {}, []
+    await store.insert_waitpoints(conn, rows, clock.at)
+    takes = [(active(row), this.found[row.opening.id].event) for row in rows if found(this, row)]
+    await store.take_events(conn, takes, clock.at)
+    rulings = Rulings(clock.at)
+    asked = [(row.opening, target_of(row)) for row in rows if row.opening.kind != "event"]
+    replied = await run_held(conn, plumbing, asked, rulings)
+    await settle(conn, rulings)
+    messages: list[OutMessage] = []
+    for row in rows:
+        messages += announced(plumbing, this, row, clock)
+        if row.opening.id not in replied:
+            responders = row.opening.responders
+            messages += lifecycle.invitations(plumbing.announcer, active(row), responders, clock.at)
+    answers = {row.opening.id: shown(this, row, clock) for row in rows}
+    return {**answers, **replied}, [*messages, *rulings.messages]
+
+
+def found(this: Round, row: store.NewRow) -> bool:
+    """Tell whether an opening found its event."""
+    return row.opening.id in this.found
+
+
+def target_of(row: store.NewRow) -> Target:
+    """Return a new question or review as held replies meet it."""
+    opening = row.opening
+    return Target(active(row), "open", opening.subject_digest, opening.schema_digest, listed=False)
 
 
 def refuse_active(this: Round, own: Sequence[tuple[int, Active]], clock: store.Clock) -> None:

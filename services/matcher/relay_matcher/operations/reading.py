@@ -11,14 +11,15 @@ from relay_common.tokens import Caller
 from relay_common.wire import rfc3339
 
 from relay_matcher.domain.event import Event, external_id, stored_event
-from relay_matcher.domain.rendering import event_head, waitpoint_head
+from relay_matcher.domain.rendering import event_head, reply_resolution, waitpoint_head
 from relay_matcher.domain.rules import Rule
-from relay_matcher.domain.waitpoint import REPLY_PART
 from relay_matcher.operations import lifecycle
 from relay_matcher.operations.look_back import retention
 from relay_matcher.operations.plumbing import Plumbing
+from relay_matcher.operations.ruling import rejection_json
 from relay_matcher.store import reading as store
 from relay_matcher.store.opening import read_settings
+from relay_matcher.store.replying import rejections
 
 OPERATOR = "operator"
 
@@ -52,15 +53,11 @@ def resolution(plumbing: Plumbing, row: store.WaitpointRow) -> bytes:
     if row.event_id is not None:
         stamp = rfc3339(row.responded_at)
         return b'{"event":' + taken_event(plumbing, row) + f',"responded_at":"{stamp}"}}'.encode()
-    members: dict[str, Json] = {
-        "responder": row.responder,
-        "channel": row.channel,
-        "evidence_level": row.evidence_level,
-        "responded_at": rfc3339(row.responded_at),
-        "subject_digest": row.subject_digest,
-    }
-    part = REPLY_PART["review" if row.kind == "review" else "question"]
-    return f'{{"{part}":'.encode() + (row.reply or b"null") + b"," + orjson.dumps(members)[1:]
+    identity = (row.responder or "", row.channel or "", row.evidence_level or "")
+    stamp = rfc3339(row.responded_at)
+    return reply_resolution(
+        row.kind, identity, row.reply or b"null", stamp, row.subject_digest or ""
+    )
 
 
 def taken_event(plumbing: Plumbing, row: store.WaitpointRow) -> bytes:
@@ -138,3 +135,25 @@ def taker(waitpoint_id: str, waiter: str, taken_at: str) -> dict[str, Json]:
 def rfc3339_of(stamp: str) -> str:
     """Return a time as Postgres writes it into JSON in the form of the API."""
     return rfc3339(datetime.fromisoformat(stamp))
+
+
+async def awaiting_counts(conn: AsyncConnection, wanted: store.WaitpointFilter) -> dict[str, int]:
+    """Return how many waitpoints wait for a reply, by state, on all pages of the list."""
+    return {"open": 0, "stalled": 0, **await store.awaiting(conn, wanted)}
+
+
+async def rejections_json(
+    conn: AsyncConnection, waitpoint: UUID, after: UUID, limit: int
+) -> tuple[list[bytes], UUID | None]:
+    """Return a page of recorded rejections as JSON, and the last id when there may be more."""
+    rows = await rejections(conn, waitpoint, after, limit)
+    shown_rows = [
+        orjson.dumps(
+            {
+                **rejection_json(row[0], waitpoint, (row[1], row[2], row[3]), row[4]),
+                **({"pointers": row[5]} if row[5] else {}),
+            }
+        )
+        for row in rows
+    ]
+    return shown_rows, rows[-1][0] if len(rows) == limit else None

@@ -37,8 +37,25 @@ def expire_batch(conn: Connection, announcer: Announcer, shards: int) -> int:
         matching.expire_waitpoints(conn, overdue, at)
         matching.count_closed(conn, overdue)
         messages = [m for w in overdue for m in lifecycle.expired(announcer, w, at)]
+        asked = [waitpoint for waitpoint in overdue if waitpoint.kind != "event"]
+        listed = sweeping.responders(conn, asked)
+        for waitpoint in asked:
+            responders = listed.get(waitpoint.id, [])
+            messages += lifecycle.no_reply_needed(announcer, waitpoint, responders, at)
         matching.announce(conn, messages, shards)
         return len(overdue)
+
+
+def stall_silent(conn: Connection, announcer: Announcer, shards: int) -> Mapping[str, int]:
+    """Stall open waitpoints whose waiter's heartbeat has stopped (spec, Two timeouts)."""
+    with conn.transaction():
+        silent = sweeping.silent(conn, BATCH)
+        if silent:
+            at = sweeping.read_clock(conn)
+            sweeping.stall(conn, silent, at)
+            messages = [m for w in silent for m in lifecycle.stalled(announcer, w, at)]
+            matching.announce(conn, messages, shards)
+    return {"stalled": len(silent)}
 
 
 def keep_slices(conn: Connection) -> Mapping[str, int]:
@@ -61,3 +78,12 @@ def forget_takes(conn: Connection) -> Mapping[str, int]:
     with conn.transaction():
         takes, floors = sweeping.forget(conn, sweeping.longest_retention(conn), BATCH)
     return {"takes_forgotten": takes, "floors_forgotten": floors}
+
+
+def expire_held_replies(conn: Connection) -> Mapping[str, int]:
+    """Let go of the values of replies that were held for nobody, and of sessions long ended."""
+    with conn.transaction():
+        held = sweeping.expire_held_replies(conn, BATCH)
+    with conn.transaction():
+        sessions = sweeping.forget_sessions(conn, BATCH)
+    return {"held_replies_expired": held, "sessions_forgotten": sessions}

@@ -113,3 +113,27 @@ left join lateral (
   from (select * from take t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
     and t.event_id = e.event_id limit %(takers)s) t) t on true
 order by e.received_at desc, e.arrival desc;
+
+-- name: awaiting
+-- Count what waits for a reply, by the same filters as the list.
+select w.state::text, count(*)
+from waitpoint w
+where w.tenant = current_setting('relay.tenant') and w.environment = current_setting('relay.environment')
+  and w.state in ('open', 'stalled') and w.kind <> 'event' and w.expires_at > (select relay.now())
+  and (%(sees_all)s or w.waiter = %(caller)s or exists (
+    select from responder r
+    where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id and r.responder = %(caller)s))
+  and (%(kinds)s::text[] is null or w.kind::text = any(%(kinds)s::text[]))
+  and (%(waiter)s::text is null or w.waiter = %(waiter)s::text)
+  and (%(event_type)s::text is null or w.event_type = %(event_type)s::text)
+  and (%(correlation_key)s::text is null or w.correlation_key = %(correlation_key)s::text)
+  and (%(expires_before)s::timestamptz is null or w.expires_at < %(expires_before)s::timestamptz)
+  and (%(responder)s::text is null or exists (
+    select from responder r
+    where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id and r.responder = %(responder)s::text))
+  and not exists (
+    select from unnest(%(tag_names)s::text[], %(tag_values)s::text[]) q (name, value)
+    where not exists (
+      select from waitpoint_tag t
+      where t.tenant = w.tenant and t.environment = w.environment and t.waitpoint_id = w.id and t.name = q.name and t.value = q.value))
+group by w.state;

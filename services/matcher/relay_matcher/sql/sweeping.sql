@@ -75,3 +75,47 @@ with old as (
 delete from waiter_floor f using old o
 where f.tenant = o.tenant and f.environment = o.environment and f.key_hash = o.key_hash and f.waiter = o.waiter
   and f.event_type = o.event_type and f.correlation_key = o.correlation_key;
+
+-- name: silent
+-- Lock the open waitpoints whose waiter has been silent for longer than its heartbeat interval.
+select w.id, w.tenant, w.environment, w.event_type, w.correlation_key, w.key_hash, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at,
+  w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
+from waitpoint w
+where w.state = 'open' and w.heartbeat_due is not null and w.heartbeat_due <= (select relay.now()) and w.expires_at > (select relay.now())
+order by w.heartbeat_due
+limit %(limit)s
+for update of w skip locked;
+
+-- name: stall
+-- Stall locked open waitpoints.
+update waitpoint w
+set state = 'stalled', updated_at = %(at)s, revision = w.revision + 1
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (tenant, environment, id)
+where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and w.state = 'open';
+
+-- name: responders
+-- Read the responders of waitpoints of any tenant.
+select r.waitpoint_id, r.responder
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (tenant, environment, id)
+join responder r on r.tenant = q.tenant and r.environment = q.environment and r.waitpoint_id = q.id;
+
+-- name: expire_held_replies
+-- Let go of held replies that no waitpoint has opened for within the retention.
+update held_reply h set outcome = 'expired', reply = null
+where (h.tenant, h.environment, h.id) in (
+  select o.tenant, o.environment, o.id from held_reply o
+  where o.outcome is null and o.expires_at <= (select relay.now())
+  order by o.expires_at
+  limit %(limit)s
+  for update skip locked);
+
+-- name: forget_sessions
+-- Forget reply sessions that ended a day ago and that nothing rests on.
+delete from reply_session s
+where (s.tenant, s.environment, s.id) in (
+  select o.tenant, o.environment, o.id from reply_session o
+  where o.expires_at < (select relay.now()) - interval '1 day'
+    and not exists (select from waitpoint w
+      where w.tenant = o.tenant and w.environment = o.environment and w.id = o.waitpoint_id and w.reply_session = o.id)
+    and not exists (select from held_reply h where h.tenant = o.tenant and h.environment = o.environment and h.reply_session = o.id)
+  limit %(limit)s);

@@ -60,3 +60,9 @@ async def cancel(conn: AsyncConnection, waitpoints: Sequence[Active], at: dateti
     if waitpoints:
         ids = [waitpoint.id for waitpoint in waitpoints]
         await conn.execute(SQL["cancel"], {"ids": ids, "at": at})
+
+
+async def record_heartbeats(conn: AsyncConnection, ids: Sequence[UUID], at: datetime) -> None:
+    """Note that the waiters of locked waitpoints are alive."""
+    if ids:
+        await conn.execute(SQL["record_heartbeats"], {"ids": list(ids), "at": at})

@@ -98,7 +98,18 @@ async def waitpoint(
 
 async def waitpoints(conn: AsyncConnection, wanted: WaitpointFilter) -> list[WaitpointRow]:
     """Return a page of waitpoints in order of creation."""
-    given = {
+    rows = await conn.execute(SQL["waitpoints"], parameters(wanted), binary=True)
+    return [WaitpointRow(*row) for row in await rows.fetchall()]
+
+
+async def awaiting(conn: AsyncConnection, wanted: WaitpointFilter) -> dict[str, int]:
+    """Return how many waitpoints of a filter wait for a reply, by state."""
+    return dict(await (await conn.execute(SQL["awaiting"], parameters(wanted))).fetchall())
+
+
+def parameters(wanted: WaitpointFilter) -> dict[str, object]:
+    """Return a filter as the parameters of its statements."""
+    return {
         "caller": wanted.caller,
         "sees_all": wanted.sees_all,
         "after": wanted.after,
@@ -113,8 +124,6 @@ async def waitpoints(conn: AsyncConnection, wanted: WaitpointFilter) -> list[Wai
         "tag_names": list(wanted.tag_names),
         "tag_values": list(wanted.tag_values),
     }
-    rows = await conn.execute(SQL["waitpoints"], given, binary=True)
-    return [WaitpointRow(*row) for row in await rows.fetchall()]
 
 
 async def event(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from relay_common import queries
 from relay_common.db import Connection, one_row
@@ -9,6 +10,7 @@ from relay_common.limits import RETENTION_SECONDS
 from relay_common.match_key import MatchKey
 
 from relay_matcher.domain.waitpoint import Active
+from relay_matcher.store.columns import waitpoint_columns
 
 SQL = queries.load("relay_matcher", "sweeping")
 TAKES_LONGER = timedelta(days=30)
@@ -18,6 +20,37 @@ def due(conn: Connection, limit: int) -> list[Active]:
     """Return overdue waitpoints, earliest deadline first, their rows locked; busy ones left out."""
     rows = conn.execute(SQL["due"], {"limit": limit}, binary=True).fetchall()
     return [Active(row[0], MatchKey(*row[1:5]), *row[5:]) for row in rows]
+
+
+def silent(conn: Connection, limit: int) -> list[Active]:
+    """Return open waitpoints whose waiter is silent, their rows locked; busy ones left out."""
+    rows = conn.execute(SQL["silent"], {"limit": limit}, binary=True).fetchall()
+    return [Active(row[0], MatchKey(*row[1:5]), *row[5:]) for row in rows]
+
+
+def stall(conn: Connection, waitpoints: Sequence[Active], at: datetime) -> None:
+    """Stall locked open waitpoints."""
+    conn.execute(SQL["stall"], {**waitpoint_columns(waitpoints), "at": at})
+
+
+def responders(conn: Connection, waitpoints: Sequence[Active]) -> dict[UUID, list[str]]:
+    """Return the responders of waitpoints."""
+    found: dict[UUID, list[str]] = {}
+    if waitpoints:
+        rows = conn.execute(SQL["responders"], waitpoint_columns(waitpoints), binary=True)
+        for waitpoint, responder in rows.fetchall():
+            found.setdefault(waitpoint, []).append(responder)
+    return found
+
+
+def expire_held_replies(conn: Connection, limit: int) -> int:
+    """Let go of held replies past their retention; return how many."""
+    return conn.execute(SQL["expire_held_replies"], {"limit": limit}).rowcount
+
+
+def forget_sessions(conn: Connection, limit: int) -> int:
+    """Forget reply sessions long ended; return how many."""
+    return conn.execute(SQL["forget_sessions"], {"limit": limit}).rowcount
 
 
 def read_clock(conn: Connection) -> datetime:

@@ -344,8 +344,8 @@ async def test_look_back_beyond_the_limit_names_the_way_out(matcher: Any) -> Non
         matcher.deliver(*values[start : start + 2_000])
     copies = """
       insert into matcher.event
-      select received_at, key_hash, arrival + 100000 * g, gen_random_uuid(), rule_id, tenant, environment, event_type,
-        correlation_key, recipient, reason, value
+      select received_at, key_hash, arrival + 100000 * g, gen_random_uuid(), rule_id,
+        tenant, environment, event_type, correlation_key, recipient, reason, value
       from matcher.event, generate_series(1, 2) g
     """
     matcher.database.owner.execute(copies)

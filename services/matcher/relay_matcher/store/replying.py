@@ -1,0 +1,290 @@
+"""The statements of a batch of replies of one tenant and environment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+from relay_common import queries
+from relay_common.db import AsyncConnection
+from relay_common.errors import Json
+from relay_common.match_key import MatchKey
+from relay_common.tokens import Caller
+
+from relay_matcher.domain.reply import Identity, Reply, Session, Target
+from relay_matcher.domain.waitpoint import Active, Opening
+
+SQL = queries.load("relay_matcher", "replying")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which waitpoint a caller wants to reply to, and as whom."""
+
+    waitpoint_id: UUID
+    caller: Caller
+    responder: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """A reply that names a waiter and a match key instead of a waitpoint."""
+
+    key: MatchKey
+    key_hash: int
+    waiter: str
+    responder: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A reply session to store; one of a held reply has no waitpoint yet."""
+
+    id: UUID
+    waitpoint_id: UUID | None
+    identity: str
+    channel: str
+    evidence_level: str
+    subject_digest: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewRejection:
+    """A rejected reply to record; `revision` is the waitpoint's after it."""
+
+    id: UUID
+    waitpoint_id: UUID
+    reason: str
+    responder: str
+    channel: str
+    pointers: Sequence[Mapping[str, Json]]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewHeld:
+    """A reply to hold: for whom and which key, and the session that was opened for it."""
+
+    id: UUID
+    where: ByKey
+    reply: Reply
+    session: UUID
+
+
+async def lock_targets(conn: AsyncConnection, wanted: Sequence[Wanted]) -> dict[int, Target]:
+    """Return, by place, the waitpoints that the callers may see; their rows are locked."""
+    rows = await conn.execute(
+        SQL["lock_targets"],
+        {
+            "ids": [one.waitpoint_id for one in wanted],
+            "callers": [one.caller.sub for one in wanted],
+            "responders": [one.responder for one in wanted],
+            "sees_all": ["operator" in one.caller.scopes for one in wanted],
+        },
+        binary=True,
+    )
+    caller = wanted[0].caller
+    scope = (caller.tenant, caller.environment)
+    return {row[1] - 1: target_of(row, scope) for row in await rows.fetchall()}
+
+
+async def lock_targets_by_key(conn: AsyncConnection, wanted: Sequence[ByKey]) -> dict[int, Target]:
+    """Return, by place, the newest question or review of waiter and key; its row is locked."""
+    rows = await conn.execute(
+        SQL["lock_targets_by_key"],
+        {
+            **by_key_columns(wanted),
+            "responders": [one.responder for one in wanted],
+        },
+        binary=True,
+    )
+    scope = (wanted[0].key.tenant, wanted[0].key.environment)
+    return {row[1] - 1: target_of(row, scope) for row in await rows.fetchall()}
+
+
+def by_key_columns(wanted: Sequence[ByKey]) -> dict[str, object]:
+    """Return keys and waiters as arrays."""
+    return {
+        "key_hashes": [one.key_hash for one in wanted],
+        "event_types": [one.key.event_type for one in wanted],
+        "correlation_keys": [one.key.correlation_key for one in wanted],
+        "waiters": [one.waiter for one in wanted],
+    }
+
+
+def target_of(row: tuple[Any, ...], scope: tuple[str, str]) -> Target:
+    """Return a locked waitpoint of the tenant and environment in `scope`."""
+    key = MatchKey(*scope, row[12], row[13])
+    waitpoint = Active(row[0], key, row[14], *row[2:12])
+    return Target(waitpoint, row[15], row[16], row[17], row[18])
+
+
+async def sessions(conn: AsyncConnection, ids: Sequence[UUID]) -> dict[UUID, Session]:
+    """Return reply sessions by id."""
+    if not ids:
+        return {}
+    rows = await conn.execute(SQL["sessions"], {"ids": ids}, binary=True)
+    return {row[0]: Session(*row) for row in await rows.fetchall()}
+
+
+async def insert_sessions(
+    conn: AsyncConnection, opened: Sequence[NewSession], at: datetime
+) -> None:
+    """Store new reply sessions."""
+    if opened:
+        await conn.execute(
+            SQL["insert_sessions"],
+            {
+                "ids": [one.id for one in opened],
+                "waitpoint_ids": [one.waitpoint_id for one in opened],
+                "identities": [one.identity for one in opened],
+                "channels": [one.channel for one in opened],
+                "evidence_levels": [one.evidence_level for one in opened],
+                "subject_digests": [one.subject_digest for one in opened],
+                "expires_ats": [one.expires_at for one in opened],
+                "at": at,
+            },
+        )
+
+
+async def bind_sessions(conn: AsyncConnection, bound: Mapping[UUID, UUID]) -> None:
+    """Bind sessions (id → waitpoint) of held replies."""
+    if bound:
+        await conn.execute(
+            SQL["bind_sessions"], {"ids": list(bound), "waitpoint_ids": list(bound.values())}
+        )
+
+
+async def resolve_by_reply(
+    conn: AsyncConnection, accepted: Sequence[tuple[Target, Reply, UUID]], at: datetime
+) -> None:
+    """Resolve waitpoints by their replies, each in the session given with it.
+
+    Raises LookupError when the database does not let one pass that was judged valid.
+    """
+    if not accepted:
+        return
+    rows = await conn.execute(
+        SQL["resolve_by_reply"],
+        {
+            "ids": [target.waitpoint.id for target, _, _ in accepted],
+            "sessions": [session for _, _, session in accepted],
+            "responders": [reply.identity.responder for _, reply, _ in accepted],
+            "channels": [reply.identity.channel for _, reply, _ in accepted],
+            "evidence_levels": [reply.identity.evidence_level for _, reply, _ in accepted],
+            "subject_digests": [reply.subject_digest for _, reply, _ in accepted],
+            "schema_digests": [target.schema_digest for target, _, _ in accepted],
+            "replies": [orjson.dumps(reply.value) for _, reply, _ in accepted],
+            "at": at,
+        },
+    )
+    if any(row[1] is None for row in await rows.fetchall()):
+        raise LookupError("expected every reply that was judged valid to resolve its waitpoint")
+
+
+async def record_rejections(
+    conn: AsyncConnection, rejected: Sequence[NewRejection], at: datetime
+) -> None:
+    """Record rejections and count them into the revisions of their waitpoints."""
+    if not rejected:
+        return
+    await conn.execute(
+        SQL["insert_rejections"],
+        {
+            "ids": [one.id for one in rejected],
+            "waitpoint_ids": [one.waitpoint_id for one in rejected],
+            "reasons": [one.reason for one in rejected],
+            "responders": [one.responder for one in rejected],
+            "channels": [one.channel for one in rejected],
+            "pointers": [orjson.dumps(one.pointers).decode() for one in rejected],
+            "at": at,
+        },
+    )
+
+
+async def raise_revisions(conn: AsyncConnection, revisions: Mapping[UUID, int]) -> None:
+    """Store the revisions that rejections have brought their waitpoints to."""
+    if revisions:
+        await conn.execute(
+            SQL["raise_revisions"],
+            {"ids": list(revisions), "revisions": list(revisions.values())},
+        )
+
+
+async def responders(conn: AsyncConnection, waitpoints: Sequence[UUID]) -> dict[UUID, list[str]]:
+    """Return the responders of waitpoints."""
+    found: dict[UUID, list[str]] = {}
+    if waitpoints:
+        rows = await conn.execute(SQL["responders"], {"ids": list(waitpoints)}, binary=True)
+        for waitpoint, responder in await rows.fetchall():
+            found.setdefault(waitpoint, []).append(responder)
+    return found
+
+
+async def rejections(
+    conn: AsyncConnection, waitpoint: UUID, after: UUID, limit: int
+) -> list[tuple[UUID, str, str, str, datetime, Json]]:
+    """Return a page of rejections: id, reason, responder, channel, time and pointers."""
+    given = {"waitpoint_id": waitpoint, "after": after, "limit": limit}
+    rows = await conn.execute(SQL["rejections"], given)
+    return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in await rows.fetchall()]
+
+
+async def hold_replies(
+    conn: AsyncConnection, held: Sequence[NewHeld], at: datetime, expires_at: datetime
+) -> None:
+    """Hold replies until their waitpoint opens or the retention ends."""
+    if held:
+        await conn.execute(
+            SQL["hold_replies"],
+            {
+                **by_key_columns([one.where for one in held]),
+                "ids": [one.id for one in held],
+                "subject_digests": [one.reply.subject_digest for one in held],
+                "responders": [one.reply.identity.responder for one in held],
+                "channels": [one.reply.identity.channel for one in held],
+                "evidence_levels": [one.reply.identity.evidence_level for one in held],
+                "reply_sessions": [one.session for one in held],
+                "parts": [one.reply.part for one in held],
+                "replies": [orjson.dumps(one.reply.value) for one in held],
+                "at": at,
+                "expires_at": expires_at,
+            },
+        )
+
+
+async def held_replies(
+    conn: AsyncConnection, openings: Sequence[Opening], at: datetime
+) -> dict[int, list[tuple[UUID, Reply]]]:
+    """Return, by place in `openings`, the replies held for them, oldest first; rows are locked."""
+    found: dict[int, list[tuple[UUID, Reply]]] = {}
+    if not openings:
+        return found
+    rows = await conn.execute(
+        SQL["held_replies"],
+        {
+            "key_hashes": [opening.key_hash for opening in openings],
+            "event_types": [opening.key.event_type for opening in openings],
+            "correlation_keys": [opening.key.correlation_key for opening in openings],
+            "waiters": [opening.waiter for opening in openings],
+            "at": at,
+        },
+        binary=True,
+    )
+    for row in await rows.fetchall():
+        identity = Identity(row[3], row[4], row[5])
+        reply = Reply(identity, row[2], row[7], orjson.loads(row[8]), row[6])
+        found.setdefault(row[0] - 1, []).append((row[1], reply))
+    return found
+
+
+async def settle_held_replies(conn: AsyncConnection, outcomes: Mapping[UUID, str]) -> None:
+    """Settle held replies (id → taken or rejected); their values go."""
+    if outcomes:
+        await conn.execute(
+            SQL["settle_held_replies"],
+            {"ids": list(outcomes), "outcomes": list(outcomes.values())},
+        )

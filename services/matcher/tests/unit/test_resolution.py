@@ -1,0 +1,55 @@
+"""What is packed by hand for a batch is what the general announcement says, byte for byte."""
+
+import uuid
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+from relay_common.avro import Codec
+from relay_common.match_key import MatchKey
+from relay_matcher.announcement import Announcer
+from relay_matcher.domain.event import Event
+from relay_matcher.domain.waitpoint import Active
+from relay_matcher.operations import lifecycle
+from relay_matcher.resolution import Resolutions
+
+TEXT = st.text(min_size=1, max_size=90)
+TIMES = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+KEYS = st.builds(MatchKey, TEXT, TEXT, TEXT, TEXT)
+ANNOUNCER = Announcer(Codec().prefix, lambda name: f"x.{name}")
+
+
+@st.composite
+def takes(draw):
+    """Return a waitpoint and the event it takes."""
+    key = draw(KEYS)
+    waitpoint = Active(
+        uuid.UUID(bytes=draw(st.binary(min_size=16, max_size=16))),
+        key,
+        1,
+        draw(TEXT),
+        "event",
+        None,
+        None,
+        draw(TIMES),
+        draw(st.integers(1, 300)),
+        draw(st.integers(1, 300)),
+        draw(st.none() | TEXT),
+        None,
+        draw(st.binary(max_size=20_000)),
+    )
+    event_id = draw(st.binary(min_size=16, max_size=16))
+    trace = draw(st.sampled_from([(), (("traceparent", b"00-1-2-01"),)]))
+    recipient = draw(st.none() | TEXT)
+    event = Event(key, 1, recipient, None, None, event_id, True, None, 0, -1, b"", trace)
+    return waitpoint, event, draw(st.binary(max_size=300))
+
+
+@given(st.lists(takes(), min_size=1, max_size=4), TIMES)
+def test_hand_packed_resolution_is_the_general_one(batch, at):
+    expected = [
+        message
+        for waitpoint, event, shown in batch
+        for message in lifecycle.resolved_by_event(ANNOUNCER, waitpoint, event, shown, at)
+    ]
+    assert Resolutions(ANNOUNCER, at).messages(batch) == expected
