@@ -1,6 +1,5 @@
 """Stage 1 found the waitpoints of each key; here they are given their events (spec, Matching)."""
 
-import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +12,14 @@ from relay_matcher.domain.event import Event
 from relay_matcher.domain.rules import Rule, weightier
 from relay_matcher.domain.waitpoint import Active
 
-Pair = tuple[uuid.UUID, int]
+Pair = tuple[int, int]  # a waitpoint by its place among those that wait, an event by its own
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a batch decides: who takes which event (by place in the batch), and a rule for each."""
+    """What a batch decides: who takes which event, and a rule for each; all by place."""
 
-    taken: dict[uuid.UUID, int] = field(default_factory=dict[uuid.UUID, int])
+    taken: dict[int, int] = field(default_factory=dict[int, int])
     rules: dict[int, Rule] = field(default_factory=dict[int, Rule])
     reasons: dict[int, str] = field(default_factory=dict[int, str])
 
@@ -34,9 +33,9 @@ class Outcome:
         if reason is not None:
             self.reasons.setdefault(place, reason)
 
-    def take(self, waitpoint: uuid.UUID, place: int) -> None:
-        """Note that `waitpoint` takes the event at `place`."""
-        self.taken[waitpoint] = place
+    def take(self, waiting: int, place: int) -> None:
+        """Note that the waitpoint at `waiting` takes the event at `place`."""
+        self.taken[waiting] = place
         self.rules[place] = Rule.exact_key
 
 
@@ -71,17 +70,15 @@ def match(
     `at` is the database's clock, read after the locks: an overdue waitpoint takes nothing (design
     D5). `refused` are pairs of waitpoint and place whose waiter took that event before (design D2).
     """
-    by_key = places_by_key(events)
+    by_key = places_by_key(events, {waitpoint.key for waitpoint in waiting})
     verdicts = verdicts or Verdicts(events)
     outcome = Outcome()
-    for waitpoint in waiting:
+    for number, waitpoint in enumerate(waiting):
         for place in by_key.get(waitpoint.key, ()):
             if waitpoint.expires_at <= at:
                 outcome.refuse(place, Rule.deadline_passed)
-            elif (waitpoint.id, place) not in refused and accepts(
-                waitpoint, place, verdicts, outcome
-            ):
-                outcome.take(waitpoint.id, place)
+            elif (number, place) not in refused and accepts(waitpoint, place, verdicts, outcome):
+                outcome.take(number, place)
                 break
     return outcome
 
@@ -102,9 +99,13 @@ def accepts(waitpoint: Active, place: int, verdicts: Verdicts, outcome: Outcome)
     return verdict.matches
 
 
-def places_by_key(events: Sequence[Event]) -> Mapping[MatchKey, Sequence[int]]:
-    """Return the places of the events of each key, in the order of the batch."""
+def places_by_key(
+    events: Sequence[Event], keys: Collection[MatchKey]
+) -> Mapping[MatchKey, Sequence[int]]:
+    """Return the places of the events of each of `keys`, in the order of the batch."""
     found: defaultdict[MatchKey, list[int]] = defaultdict(list)
-    for place, event in enumerate(events):
-        found[event.key].append(place)
+    if keys:
+        for place, event in enumerate(events):
+            if event.key in keys:
+                found[event.key].append(place)
     return found

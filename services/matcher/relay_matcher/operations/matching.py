@@ -14,6 +14,7 @@ from relay_matcher.domain.matching import Outcome, Pair, Verdicts, match
 from relay_matcher.domain.rules import Rule
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
+from relay_matcher.resolution import Resolutions
 from relay_matcher.store import matching as store
 
 
@@ -41,7 +42,7 @@ def match_events(
     clock = store.read_clock(conn)
     fresh = first_of_each(events, store.repeated_events(conn, events, clock))
     outcome = take(conn, waiting, fresh, clock.at)
-    takes = [(w, fresh[outcome.taken[w.id]]) for w in waiting if w.id in outcome.taken]
+    takes = [(waiting[waiter], fresh[place]) for waiter, place in outcome.taken.items()]
     overdue = [w for w in waiting if w.expires_at <= clock.at]
     store.resolve_by_event(conn, takes, clock.at)
     store.expire_waitpoints(conn, overdue, clock.at)
@@ -54,12 +55,22 @@ def match_events(
         *held(announcer, fresh, outcome, clock.at),
     ]
     store.announce(conn, messages, shards)
-    rules = Counter(outcome.rule(place) for place in range(len(fresh)))
-    return Matched(rules, len(events) - len(fresh), len(takes), len(overdue))
+    return Matched(
+        rule_counts(outcome, len(fresh)), len(events) - len(fresh), len(takes), len(overdue)
+    )
 
 
-def first_of_each(events: Sequence[Event], repeated: set[int]) -> list[Event]:
+def rule_counts(outcome: Outcome, events: int) -> Counter[Rule]:
+    """Return how many events are recorded by each rule."""
+    counts = Counter(outcome.rules.values())
+    counts[Rule.no_waitpoint] += events - len(outcome.rules)
+    return counts
+
+
+def first_of_each(events: Sequence[Event], repeated: set[int]) -> Sequence[Event]:
     """Return the events that are neither in the log nor earlier in this batch."""
+    if not repeated and len({event.event_id for event in events}) == len(events):
+        return events
     first: dict[tuple[int, bytes], Event] = {}
     for place, event in enumerate(events):
         if place not in repeated:
@@ -76,33 +87,26 @@ def take(
     recorded: set[Pair] = set()
     while True:
         outcome = match(waiting, events, at, refused, verdicts)
-        wanted = [w for w in waiting if w.id in outcome.taken]
-        takes = [
-            (w, events[outcome.taken[w.id]])
-            for w in wanted
-            if (w.id, outcome.taken[w.id]) not in recorded
-        ]
-        stored = store.take_events(conn, takes, at)
-        pairs = {(w.id, outcome.taken[w.id]) for w, _ in takes}
-        recorded |= {pair for pair in pairs if pair[0] in stored}
-        if pairs <= recorded:
+        wanted = [pair for pair in outcome.taken.items() if pair not in recorded]
+        new = store.take_events(conn, [(waiting[w], events[place]) for w, place in wanted], at)
+        if len(new) == len(wanted):
             return outcome
-        refused |= pairs - recorded
+        recorded |= {wanted[number] for number in new}
+        refused |= set(wanted) - recorded
 
 
 def resolved(
     announcer: Announcer, takes: Sequence[tuple[Active, Event]], at: datetime
 ) -> list[OutMessage]:
     """Return what announces the takes; each event is rendered once for all its takers."""
+    if not takes:
+        return []
     shown: dict[bytes, bytes] = {}
-    messages: list[OutMessage] = []
-    for waitpoint, event in takes:
+    for _, event in takes:
         if event.event_id not in shown:
             shown[event.event_id] = lifecycle.event_json(event, at)
-        messages += lifecycle.resolved_by_event(
-            announcer, waitpoint, event, shown[event.event_id], at
-        )
-    return messages
+    whole = [(waitpoint, event, shown[event.event_id]) for waitpoint, event in takes]
+    return Resolutions(announcer, at).messages(whole)
 
 
 def held(

@@ -1,9 +1,8 @@
 """The statements of one batch of events; their number does not depend on its size."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 from relay_common import outbox, queries
 from relay_common.arrays import longs, uuids
@@ -13,6 +12,7 @@ from relay_common.outbox import OutMessage
 
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.matching import Outcome
+from relay_matcher.domain.rules import Rule
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.store.columns import closed_columns, key_columns, take_columns, waitpoint_columns
 
@@ -87,12 +87,17 @@ def repeated_events(conn: Connection, events: Sequence[Event], clock: Clock) -> 
     return {row[0] - 1 for row in rows}
 
 
-def take_events(conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime) -> set[UUID]:
-    """Record takes; return the waitpoints whose waiter had not taken that event before."""
+def take_events(
+    conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime
+) -> Collection[int]:
+    """Record takes; return the places of those whose waiter had not taken that event before."""
     if not takes:
-        return set()
+        return ()
     rows = conn.execute(SHARED["take_events"], take_columns(takes, at), binary=True)
-    return {row[0] for row in rows}
+    if rows.rowcount == len(takes):
+        return range(len(takes))
+    new = {row[0] for row in rows}
+    return {place for place, (waitpoint, _) in enumerate(takes) if waitpoint.id in new}
 
 
 def resolve_by_event(conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime) -> None:
@@ -122,6 +127,7 @@ def record_events(
         return
     with conn.cursor() as cursor, cursor.copy(SQL["record_events"]) as copy:
         copy.set_types(EVENT_TYPES)
+        rules, no_waitpoint = outcome.rules, Rule.no_waitpoint
         for place, event in enumerate(events):
             key = event.key
             copy.write_row(
@@ -130,7 +136,7 @@ def record_events(
                     event.key_hash,
                     clock.arrival + place,
                     event.event_id,
-                    outcome.rule(place),
+                    rules.get(place, no_waitpoint),
                     key.tenant,
                     key.environment,
                     key.event_type,
