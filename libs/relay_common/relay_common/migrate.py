@@ -1,7 +1,7 @@
 """Runs the migrations of `db/migrations` in order, once, under an advisory lock (design §6).
 
-Forward only. Each file is one transaction. A file that was applied and has changed since is refused: the history of a
-database is what happened, not what a later checkout says.
+Forward only. Each file is one transaction. A file that was applied and has changed since is
+refused: the history of a database is what happened, not what a later checkout says.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Fixtures of the loop tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from relay_common.producer import Producer
@@ -20,11 +20,23 @@ def stream(request: pytest.FixtureRequest, database: Database, topics: Topics) -
 
 
 @pytest.fixture
-def publishing(stream: Stream) -> Iterator[PublisherLoop]:
+def producers(stream: Stream) -> Iterator[Callable[[str], Producer]]:
+    """Makes producers for a bootstrap address; they close after the stream's loops have ended."""
+    made: list[Producer] = []
+
+    def make(bootstrap: str) -> Producer:
+        made.append(Producer(bootstrap, "test"))
+        return made[-1]
+
+    yield make
+    stream.finish()
+    for producer in made:
+        producer.close(1)
+
+
+@pytest.fixture
+def publishing(stream: Stream, producers: Callable[[str], Producer]) -> PublisherLoop:
     """A running publisher of the stream's schema."""
-    producer = Producer(stream.topics.bootstrap, "test")
-    loop = PublisherLoop(stream.connect, producer, 2)
+    loop = PublisherLoop(stream.connect, producers(stream.topics.bootstrap), 2)
     stream.start(loop.run)
-    yield loop
-    stream.stop.set()
-    producer.close()
+    return loop

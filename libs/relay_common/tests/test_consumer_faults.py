@@ -5,11 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.rows import TupleRow
 from relay_common import db
 from relay_common.avro import Codec
 from relay_common.errors import Poison
@@ -125,9 +127,36 @@ def test_database_that_is_away_is_waited_out(stream: Stream) -> None:
     wait.until(lambda: loop.ready() is None, describe=loop.ready)
 
 
+class Unlucky(psycopg.Connection[TupleRow]):
+    """A connection that is lost right after the server has committed its second transaction."""
+
+    transactions = 0
+
+    @contextmanager
+    def transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> Generator[psycopg.Transaction]:
+        with super().transaction(savepoint_name, force_rollback) as transaction:
+            yield transaction
+        self.transactions += 1
+        if self.transactions == 2:
+            self.close()
+            raise psycopg.OperationalError("the answer to the commit is lost")
+
+
+def test_commit_whose_answer_is_lost_is_not_done_twice(stream: Stream) -> None:
+    def connect() -> db.Connection:
+        return Unlucky.connect(stream.database.conninfo(ROLE), autocommit=True)
+
+    values = [f"{n}".encode() for n in range(100)]
+    stream.produce(*values)
+    stream.start(ConsumerLoop(stream.settings(max_records=10), connect, record_effects).run)
+    stream.until_effects(100)
+    assert stream.effects() == values
+    assert stream.rows("select * from matcher.outbox") == []
+
+
 def test_refused_transactions_are_retried_not_dead_lettered(stream: Stream) -> None:
-    stream.database.owner.execute("alter table matcher.position rename to hidden")
-    stream.database.owner.execute("create view matcher.position as select * from matcher.hidden")
     refusals = iter(range(6))
 
     def handle(conn: db.Connection, records: Sequence[Record]) -> Sequence[DeadLetter]:

@@ -124,8 +124,9 @@ def test_lone_failing_record_does_not_take_later_records_with_it(stream: Stream)
     def handle(conn: db.Connection, records: Sequence[Record]) -> Sequence[DeadLetter]:
         tries.append(len(records))
         if records[0].offset == 0:
-            if len(tries) == 2:
+            if len(tries) == 3:
                 stream.produce(b"late 1", b"late 2")
+                conn.execute("select pg_sleep(0.3)")  # by now the client has fetched them
             raise ValueError
         return record_effects(conn, records)
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from relay_common.testing.brokers import read_all
 from relay_common.testing.mock_broker import MockBroker, mock_broker
 from relay_common.testing.streams import ROLE, Stream
 
+Producers = Callable[[str], Producer]
 PROCESS = str(Path(__file__).with_name("loop_process.py"))
 
 
@@ -127,20 +128,22 @@ def values_of(broker: MockBroker) -> list[int]:
         reader.close()
 
 
-def test_errors_of_the_broker_are_retried_in_order(stream: Stream, broker: MockBroker) -> None:
+def test_errors_of_the_broker_are_retried_in_order(
+    stream: Stream, broker: MockBroker, producers: Producers
+) -> None:
     broker.fail_next(3, KafkaError.NOT_ENOUGH_REPLICAS)
-    producer = Producer(broker.bootstrap, "test")
+    producer = producers(broker.bootstrap)
     stream.start(PublisherLoop(stream.connect, producer, 2).run)
     for start in range(0, 60, 20):
         write(stream, *[OutMessage("faulty", b"k", b"%d" % n) for n in range(start, start + 20)])
     until_empty(stream)
     assert values_of(broker) == list(range(60))
-    stream.finish()
-    producer.close()
 
 
-def test_broker_that_is_down_is_waited_out_and_told(stream: Stream, broker: MockBroker) -> None:
-    producer = Producer(broker.bootstrap, "test")
+def test_broker_that_is_down_is_waited_out_and_told(
+    stream: Stream, broker: MockBroker, producers: Producers
+) -> None:
+    producer = producers(broker.bootstrap)
     publishing = PublisherLoop(stream.connect, producer, 2)
     stream.start(publishing.run)
     write(stream, OutMessage("faulty", b"k", b"0"))
@@ -153,28 +156,27 @@ def test_broker_that_is_down_is_waited_out_and_told(stream: Stream, broker: Mock
     until_empty(stream)
     assert values_of(broker) == list(range(20))
     wait.until(lambda: publishing.ready() is None, describe=publishing.ready)
-    stream.finish()
-    producer.close()
 
 
 def test_stop_while_the_broker_is_down_is_quick_and_keeps_the_rows(
-    stream: Stream, broker: MockBroker
+    stream: Stream, broker: MockBroker, producers: Producers
 ) -> None:
     broker.down()
     write(stream, OutMessage("faulty", b"k", b"1"))
-    producer = Producer(broker.bootstrap, "test")
+    producer = producers(broker.bootstrap)
     loop = PublisherLoop(stream.connect, producer, 2)
     thread = stream.start(loop.run)
     wait.until(lambda: loop.waiting_since is not None)
     stream.stop.set()
     thread.join(8)
     assert not thread.is_alive()
-    producer.close(1)
     assert stream.rows("select count(*) from matcher.outbox") == [(1,)]
 
 
-def test_one_publisher_a_shard_and_the_next_takes_over(stream: Stream) -> None:
-    producer = Producer(stream.topics.bootstrap, "test")
+def test_one_publisher_a_shard_and_the_next_takes_over(
+    stream: Stream, producers: Producers
+) -> None:
+    producer = producers(stream.topics.bootstrap)
     first, second = (PublisherLoop(stream.connect, producer, 2) for _ in range(2))
     leave = threading.Event()
     thread = stream.start(first.run, leave)
@@ -187,8 +189,6 @@ def test_one_publisher_a_shard_and_the_next_takes_over(stream: Stream) -> None:
     wait.until(lambda: sorted(second.held) == [0, 1])
     write(stream, OutMessage(stream.topic, b"k", b"1"))
     until_empty(stream)
-    stream.finish()
-    producer.close()
 
 
 def test_connection_cut_is_healed(stream: Stream, publishing: PublisherLoop) -> None:
