@@ -21,6 +21,14 @@ select system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8),
        extract(epoch from relay.now() - timestamptz '2020-01-01 00:00:00+00')::bigint, 'installed'
 from pg_control_system();
 
+-- Where Kafka remembered more than Postgres did, and up to which offset: each such find raises the incarnation once.
+create table mailbox.witness (
+  topic text collate "C" not null,
+  partition int not null,
+  committed_offset bigint not null,
+  constraint witness_one_per_partition primary key (topic, partition)
+);
+
 create table mailbox.mailbox (
   tenant text collate "C" not null,
   environment text collate "C" not null,

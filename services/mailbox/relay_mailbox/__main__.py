@@ -24,7 +24,7 @@ from relay_mailbox import sweeper
 from relay_mailbox.consumer import MailboxConsumer
 from relay_mailbox.http.app import AppParts, mailbox_app
 from relay_mailbox.operations.abuse import AbuseDesk
-from relay_mailbox.operations.append import Appending
+from relay_mailbox.operations.append import Appending, went_back
 from relay_mailbox.operations.fan_out import FanOut
 from relay_mailbox.settings import MailboxSettings
 from relay_mailbox.store.appends import recognise_incarnation
@@ -56,7 +56,7 @@ def main() -> int:
         loops.append(Loop("publisher", publisher.run, publisher.age))
     if "consumer" in roles:
         handle = MailboxConsumer(codec, appending, fan_out)
-        records = ConsumerLoop(consumed(settings), connect, handle, publisher.wake)
+        records = ConsumerLoop(consumed(settings), connect, handle, publisher.wake, went_back)
         readiness.add("records", records.ready)
         loops.append(Loop("records", records.run, records.age))
     if "sweeper" in roles:

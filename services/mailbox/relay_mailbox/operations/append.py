@@ -1,12 +1,13 @@
 """Appending: records and the hints that wake their owners, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from relay_common.avro import Codec
 from relay_common.db import Connection
 from relay_common.match_key import owner_key
 from relay_common.outbox import OutMessage
+from relay_common.positions import Place
 from relay_common.telemetry import counter
 
 from relay_mailbox.domain.record import NewRecord, Owner
@@ -63,3 +64,11 @@ class Appending:
         )
         key = owner_key(owner.tenant, owner.environment, owner.owner)
         return OutMessage(self.hints_topic, key, value)
+
+
+def went_back(conn: Connection, behind: Mapping[Place, int]) -> None:
+    """Start a new epoch inside the open transaction: Postgres has forgotten what Kafka was told
+    was committed, so a copy of its disk was restored (design D12). Once for each such find.
+    """
+    if appends.note_witness(conn, behind):
+        appends.raise_incarnation(conn, "topic_witness")

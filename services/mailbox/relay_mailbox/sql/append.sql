@@ -13,3 +13,13 @@ select raise_incarnation_v1(%(reason)s)
 -- name: recognise_incarnation
 -- Compare timeline and system identifier with what this database last knew; returns the epoch that stands
 select incarnation_v1()
+
+-- name: note_witness
+-- Keep what Kafka remembers of partitions where Postgres is behind; returns those not noted before
+insert into witness as w (topic, partition, committed_offset)
+select * from unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) u(topic, partition, committed_offset)
+order by topic, partition
+on conflict on constraint witness_one_per_partition do update
+set committed_offset = excluded.committed_offset
+where w.committed_offset < excluded.committed_offset
+returning w.topic, w.partition

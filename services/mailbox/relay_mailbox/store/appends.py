@@ -1,6 +1,6 @@
 """The stream side's writes: records in commit order, the epoch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
@@ -8,6 +8,7 @@ from typing import LiteralString
 from relay_common import outbox, queries
 from relay_common.db import Connection
 from relay_common.outbox import OutMessage
+from relay_common.positions import Place
 
 from relay_mailbox.domain.record import NewRecord
 
@@ -68,6 +69,17 @@ def raise_incarnation(conn: Connection, reason: str) -> int:
 def recognise_incarnation(conn: Connection) -> int:
     """Compare timeline and system identifier with the last known; return the epoch that stands."""
     return first(conn, SQL["recognise_incarnation"], {})
+
+
+def note_witness(conn: Connection, behind: Mapping[Place, int]) -> int:
+    """Keep what Kafka remembers of partitions where Postgres is behind; return how many of them
+    were not noted before."""
+    given = {
+        "topics": [topic for topic, _ in behind],
+        "partitions": [partition for _, partition in behind],
+        "offsets": list(behind.values()),
+    }
+    return len(conn.execute(SQL["note_witness"], given).fetchall())
 
 
 def announce(conn: Connection, messages: Sequence[OutMessage], shards: int) -> None:

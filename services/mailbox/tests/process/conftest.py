@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from relay_common.avro import Codec
 from relay_common.match_key import owner_key
 from relay_common.testing import wait
@@ -58,15 +59,15 @@ class Process:
         self.starts = 0
         self.running: subprocess.Popen[bytes] | None = None
 
-    def start(self, failpoints: str = "") -> None:
+    def start(self, failpoints: str = "", group: str | None = None) -> None:
         """Start it and return when it is ready."""
-        self.launch(failpoints)
-        wait.until(self.ready, 30, lambda: self.log_path.read_text()[-3000:])
+        self.launch(failpoints, group)
+        wait.until(self.ready, 60, lambda: self.log_path.read_text()[-3000:])
 
-    def launch(self, failpoints: str = "") -> None:
+    def launch(self, failpoints: str = "", group: str | None = None) -> None:
         # A group of its own, so that nobody waits for a dead member: the position is in Postgres.
         self.starts += 1
-        group = f"{self.environment['RELAY_TOPIC_PREFIX']}{self.starts}"
+        group = group or f"{self.environment['RELAY_TOPIC_PREFIX']}{self.starts}"
         own = {"RELAY_FAILPOINTS": failpoints, "RELAY_GROUP_PREFIX": group}
         with self.log_path.open("ab") as log:
             self.running = subprocess.Popen(
@@ -96,27 +97,41 @@ class Process:
         return self.running.wait(30)
 
 
-@pytest.fixture
-def process(database, topics, jwks_url, issuer, kafka_bootstrap, tmp_path) -> Iterator[Process]:
-    """The service, not started yet."""
-    for name in TOPICS:
-        topics.create(name, partitions=1)
+def environment_of(database_url: str, password: str | None, shared: dict[str, str]):
+    """Return the environment of a process on `database_url`."""
     environment = {
         **os.environ,
-        "RELAY_DATABASE_URL": database.url,
-        "RELAY_KAFKA_BOOTSTRAP": kafka_bootstrap,
-        "RELAY_ACCESS_ISSUER": issuer.url,
-        "RELAY_ACCESS_JWKS_URL": jwks_url,
-        "RELAY_TOPIC_PREFIX": topics.prefix,
+        **shared,
+        "RELAY_DATABASE_URL": database_url,
         "RELAY_UNSAFE_DURABILITY": "true",
         "RELAY_CURSOR_SECRET": "a secret of sixteen characters",
         "RELAY_MAILBOX_HTTP_PORT": str(free_port()),
         "RELAY_MAILBOX_INTERNAL_PORT": str(free_port()),
     }
-    if password := database.parts.get("password"):
-        environment["RELAY_MAILBOX_HTTP_PASSWORD"] = str(password)
-        environment["RELAY_MAILBOX_STREAM_PASSWORD"] = str(password)
-    made = Process(environment, tmp_path / "log")
+    if password:
+        environment["RELAY_MAILBOX_HTTP_PASSWORD"] = password
+        environment["RELAY_MAILBOX_STREAM_PASSWORD"] = password
+    return environment
+
+
+@pytest.fixture
+def shared(topics, jwks_url, issuer, kafka_bootstrap) -> dict[str, str]:
+    """What a process needs beside its database; the topics are there."""
+    for name in TOPICS:
+        topics.create(name, partitions=1)
+    return {
+        "RELAY_KAFKA_BOOTSTRAP": kafka_bootstrap,
+        "RELAY_ACCESS_ISSUER": issuer.url,
+        "RELAY_ACCESS_JWKS_URL": jwks_url,
+        "RELAY_TOPIC_PREFIX": topics.prefix,
+    }
+
+
+@pytest.fixture
+def process(database, shared, tmp_path) -> Iterator[Process]:
+    """The service, not started yet."""
+    password = database.parts.get("password")
+    made = Process(environment_of(database.url, password, shared), tmp_path / "log")
     yield made
     made.stop()
 
@@ -182,3 +197,29 @@ def caller(process, issuer):
         return Caller(process.port, issuer.token(sub, scope="mailbox:read mailbox:ack"))
 
     return made
+
+
+@pytest.fixture
+def as_caller(issuer):
+    """Returns a caller of a process."""
+
+    def made(process: Process, sub: str = "agent:planner") -> Caller:
+        return Caller(process.port, issuer.token(sub, scope="mailbox:read mailbox:ack"))
+
+    return made
+
+
+@pytest.fixture
+def process_on(shared, tmp_path) -> Iterator[Callable[..., Process]]:
+    """Returns the service on the database `relay` of a server, not started yet."""
+    started: list[Process] = []
+
+    def made(server) -> Process:
+        url = server.database_url("relay")
+        password = str(conninfo_to_dict(url)["password"])
+        started.append(Process(environment_of(url, password, shared), tmp_path / "log"))
+        return started[-1]
+
+    yield made
+    for process in started:
+        process.stop()

@@ -1,0 +1,196 @@
+"""Postgres goes back in time: every way ends in a new epoch, and readers converge (design D12)."""
+
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+from relay_common.db import connect, role_conninfo
+from relay_common.migrate import migrate, read_migrations
+from relay_common.testing import wait
+from relay_common.testing.databases import allow_logins
+from relay_devstack.postgres import PostgresServer
+from relay_mailbox.domain.cursor import Stream, resync_reason
+from relay_mailbox.domain.record import NewRecord, Owner
+from relay_mailbox.store.appends import append_records, recognise_incarnation
+
+AGENT = "agent:planner"
+SMALL = {"shared_buffers": "32MB", "max_wal_size": "256MB", "fsync": "off"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[PostgresServer]:
+    """A cluster of these tests' own: they stop it, copy it and turn it into a standby."""
+    made = PostgresServer(tmp_path_factory.mktemp("one"), SMALL)
+    made.start()
+    with psycopg.connect(made.url, autocommit=True) as conn:
+        allow_logins(conn, made.url)
+    yield made
+    made.destroy()
+
+
+@pytest.fixture
+def server(cluster) -> PostgresServer:
+    """The cluster with a fresh migrated database `relay`."""
+    with psycopg.connect(cluster.url, autocommit=True) as conn:
+        conn.execute("drop database if exists relay with (force)")
+        conn.execute("create database relay")
+    with psycopg.connect(cluster.database_url("relay"), autocommit=True) as conn:
+        migrate(conn, read_migrations())
+    return cluster
+
+
+def stream_side(server: PostgresServer, database: str = "relay"):
+    """Return a connection as the consumer makes one: it looks whether time went back."""
+    url = server.database_url(database)
+    password = psycopg.conninfo.conninfo_to_dict(url)["password"]
+    conn = connect(role_conninfo(url, "relay_mailbox_stream", str(password)), "test")
+    recognise_incarnation(conn)
+    return conn
+
+
+def fill(conn, count: int) -> list[uuid.UUID]:
+    """Append `count` records and return their ids."""
+    records = [
+        NewRecord(Owner("acme", "test", AGENT), uuid.uuid4(), "message", "note", "available", b"{}")
+        for _ in range(count)
+    ]
+    with conn.transaction():
+        append_records(conn, records)
+    return [record.message_id for record in records]
+
+
+def standing(conn) -> Stream:
+    return Stream(*conn.execute("select epoch, oldest, head from mailbox").fetchone())
+
+
+def is_later_than(conn, epoch: int) -> bool:
+    """Say whether the clock has passed the second that `epoch` was named for."""
+    seconds = "select extract(epoch from relay.now() - '2020-01-01T00:00:00Z')::bigint"
+    return conn.execute(seconds).fetchone()[0] > epoch
+
+
+def tool(server: PostgresServer, name: str, *arguments: str) -> None:
+    subprocess.run([str(server.binaries() / name), *arguments], check=True, capture_output=True)
+
+
+@pytest.mark.spec("MB-RESYNC", "MB-STREAM")
+@pytest.mark.timeout(300)
+def test_a_dump_restored_into_another_cluster_starts_a_new_epoch(server, tmp_path):
+    dump = str(tmp_path / "dump")
+    with stream_side(server) as conn:
+        fill(conn, 40)
+        tool(server, "pg_dump", "-Fc", "-f", dump, server.database_url("relay"))
+        fill(conn, 5)
+        before = standing(conn)
+    other = PostgresServer(tmp_path / "two", SMALL)
+    other.start()
+    try:
+        with psycopg.connect(other.url, autocommit=True) as conn:
+            allow_logins(conn, other.url)
+        epochs = {before.epoch}
+        for database in ("first", "second"):
+            tool(other, "createdb", f"--maintenance-db={other.url}", database)
+            tool(other, "pg_restore", "-d", other.database_url(database), dump)
+            paths = (
+                "alter role relay_mailbox_stream in database {} set search_path = mailbox, relay"
+            )
+            with psycopg.connect(other.database_url(database), autocommit=True) as owner:
+                owner.execute(paths.format(database))
+            with stream_side(other, database) as conn:
+                assert resync_reason(standing(conn), 45, before.epoch) == "ahead_of_head"
+                fill(conn, 6)
+                after = standing(conn)
+                assert after.head == 46
+                assert resync_reason(after, 45, before.epoch) == "epoch_changed"
+                assert after.epoch > before.epoch
+                epochs.add(after.epoch)
+                wait.until(partial(is_later_than, conn, after.epoch), 5)
+        assert len(epochs) == 3
+    finally:
+        other.destroy()
+
+
+@pytest.mark.spec("MB-RESYNC", "MB-STREAM")
+@pytest.mark.timeout(300)
+def test_a_lagging_standby_that_is_promoted_starts_a_new_epoch(server, tmp_path):
+    with stream_side(server) as conn:
+        fill(conn, 40)
+        before = standing(conn)
+    server.stop()
+    lagging = copied(server.data, tmp_path / "lagging")
+    server.start()
+    with stream_side(server) as conn:
+        fill(conn, 5)
+    server.stop()
+    put_back(lagging, server.data)
+    (server.data / "standby.signal").touch()
+    server.start()
+    with psycopg.connect(server.url, autocommit=True) as conn:
+        assert conn.execute("select pg_is_in_recovery(), pg_promote()").fetchone() == (True, True)
+    with stream_side(server) as conn:
+        fill(conn, 1)
+        after = standing(conn)
+    assert after.head == 41
+    assert after.epoch > before.epoch
+    assert resync_reason(after, 41, before.epoch) == "epoch_changed"
+
+
+@pytest.mark.spec("MB-RESYNC", "MB-AT-LEAST-ONCE")
+@pytest.mark.timeout(400)
+def test_a_copied_data_directory_is_found_out_by_the_topic(
+    server, tmp_path, shared, process_on, producing, as_caller
+):
+    """Neither timeline nor identifier changes: only Kafka knows that there was more."""
+    process = process_on(server)
+    caller = as_caller(process)
+    group = f"{shared['RELAY_TOPIC_PREFIX']}same"
+    process.start(group=group)
+    ids = producing.send(AGENT, 40)
+    wait.until(lambda: caller.get()["head"] == 40, 30)
+    process.stop()
+    server.stop()
+    snapshot = copied(server.data, tmp_path / "snapshot")
+
+    server.start()
+    process.start(group=group)
+    ids += producing.send(AGENT, 5)
+    wait.until(lambda: caller.get()["head"] == 45, 30)
+    before = caller.get()
+    seen = {record["id"] for record in caller.get("/records")["records"]}
+    assert process.stop() == 0
+    server.stop()
+
+    put_back(snapshot, server.data)
+    server.start()
+    process.start(group=group)
+    wait.until(lambda: caller.get()["head"] == 45, 30)
+    after = caller.get()
+    assert after["epoch"] > before["epoch"]
+    refused = caller.get(f"/records?since=45&epoch={before['epoch']}")
+    assert (refused["code"], refused["reason"]) == ("resync_required", "epoch_changed")
+    again = caller.get("/records")["records"]
+    assert {record["id"] for record in again} == seen
+    assert [record["seq"] for record in again] == list(range(1, 46))
+
+    process.stop()
+    process.start(group=group)
+    producing.send(AGENT, 1)
+    wait.until(lambda: caller.get()["head"] == 46, 30)
+    assert caller.get()["epoch"] == after["epoch"]
+
+
+def copied(data: Path, target: Path) -> Path:
+    """Return a copy of a data directory as a disk snapshot makes it: owners and all."""
+    subprocess.run(["cp", "-a", str(data), str(target)], check=True)
+    return target
+
+
+def put_back(snapshot: Path, data: Path) -> None:
+    """Replace `data` by `snapshot`."""
+    shutil.rmtree(data)
+    subprocess.run(["cp", "-a", str(snapshot), str(data)], check=True)
