@@ -28,6 +28,8 @@ class ServiceRun:
             f"{prefix}_HTTP_PORT": str(self.http_port),
             f"{prefix}_INTERNAL_PORT": str(self.internal_port),
         }
+        if password := environment.get("RELAY_TEST_PASSWORD"):
+            ports |= {f"{prefix}_HTTP_PASSWORD": password, f"{prefix}_STREAM_PASSWORD": password}
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"relay_{name}"],
@@ -82,4 +84,6 @@ def environment_of(database: Database, topics: Topics, jwks_url: str = "") -> di
         "RELAY_ACCESS_ISSUER": "https://access.test",
         "RELAY_ACCESS_JWKS_URL": jwks_url,
         "RELAY_UNSAFE_DURABILITY": "true",
+        # A server with passwords gives every role the owner's (see databases.allow_logins).
+        "RELAY_TEST_PASSWORD": str(database.parts.get("password", "")),
     }
