@@ -51,7 +51,6 @@ class Tap:
         settings |= {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
         settings |= {"fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 1000}
         self._consumer = Consumer(settings)
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         known = self._consumer.list_topics(timeout=10).topics
         places = [(t, p) for t in TOPICS for p in known[t].partitions]
         self._next = dict.fromkeys(places, 0)
@@ -68,8 +67,10 @@ class Tap:
     def ends(self) -> dict[tuple[str, int], int]:
         """Return the end of every partition as the broker knows it now. Raises KafkaException."""
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in self._next}
-        # A consumer would put the question behind its own waiting fetch.
-        futures = self._admin.list_offsets(asked, request_timeout=5)
+        # A consumer would put the question behind its own waiting fetch; an admin client that has
+        # seen a broker before its restart is refused for ever (FENCED_LEADER_EPOCH).
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        futures = admin.list_offsets(asked, request_timeout=5)
         return {(p.topic, p.partition): f.result().offset for p, f in futures.items()}
 
     def behind(self, ends: dict[tuple[str, int], int]) -> int:
