@@ -243,10 +243,12 @@ create table matcher.closed_delta (
   id bigint generated always as identity primary key,
   tenant text collate "C" not null,
   environment text collate "C" not null,
-  waiter text collate "C" not null,
-  closed bigint not null constraint closed_delta_is_positive check (closed > 0)
+  waiters text[] collate "C" not null,
+  closed bigint[] not null,
+  constraint closed_delta_counts_each_waiter check (cardinality(waiters) = cardinality(closed) and 0 < all (closed))
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-create index closed_delta_by_tenant on matcher.closed_delta (tenant, environment, waiter);
+alter table matcher.closed_delta alter column waiters set storage external, alter column closed set storage external;
+create index closed_delta_by_tenant on matcher.closed_delta (tenant, environment, id);
 
 create table matcher.tenant_setting (
   tenant text collate "C" not null,
@@ -382,8 +384,9 @@ begin
     slice := 'event_' || to_char(starts at time zone 'UTC', 'YYYYMMDD_HH24');
     if not exists (select from matcher.event_slice s where s.name = slice) then
       execute format('create table matcher.%I (like matcher.event including storage)', slice);
-      execute format('create unique index on matcher.%I (key_hash, event_id)', slice);
+      -- In this order: while a slice is empty both cost the same for a probe by key and id, and the planner keeps the later one.
       execute format('create index on matcher.%I (key_hash, arrival)', slice);
+      execute format('create unique index on matcher.%I (key_hash, event_id)', slice);
       execute format('create index on matcher.%I using brin (received_at) with (pages_per_range = 16)', slice);
       execute format('revoke all on matcher.%I from relay_matcher_http, relay_matcher_stream', slice);
       execute format('alter table matcher.event attach partition matcher.%I for values from (%L) to (%L)', slice, starts, starts + interval '6 hours');
@@ -414,14 +417,15 @@ revoke execute on function matcher.create_slices, matcher.drop_slices from publi
 grant execute on function matcher.create_slices, matcher.drop_slices to relay_matcher_stream;
 select matcher.create_slices('24 hours');
 
--- Nested loops over the one index are right at every size; a plan flip on fresh statistics costs 2 to 20 times as much.
+-- Nested loops over the one index are right at every size; a plan flip on fresh statistics costs 2 to 20 times as much, and a plan
+-- made for an empty slice would be kept while it fills.
 do $$
 declare
   setting text;
   role_name text;
 begin
   foreach role_name in array array['relay_matcher_http', 'relay_matcher_stream'] loop
-    foreach setting in array array['enable_hashjoin', 'enable_mergejoin', 'jit'] loop
+    foreach setting in array array['enable_hashjoin', 'enable_mergejoin', 'enable_seqscan', 'enable_material', 'jit'] loop
       execute format('alter role %I in database %I set %s = off', role_name, current_database(), setting);
     end loop;
   end loop;

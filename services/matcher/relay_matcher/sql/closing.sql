@@ -25,7 +25,7 @@ where w.tenant = current_setting('relay.tenant') and w.environment = current_set
 -- name: record_heartbeats
 -- Note that the waiters of locked waitpoints are alive; a stalled one is open again, in a new activation (design D7).
 update waitpoint w
-set state = 'open', heartbeat_due = %(at)s + w.heartbeat_interval, updated_at = %(at)s,
+set state = 'open', heartbeat_due = %(at)s::timestamptz + w.heartbeat_interval, updated_at = %(at)s,
   activation = w.activation + case w.state when 'stalled' then 1 else 0 end,
   revision = w.revision + case w.state when 'stalled' then 1 else 0 end
 from unnest(%(ids)s::uuid[]) q (id)

@@ -10,11 +10,13 @@ returning c.waiter, c.open_count;
 -- name: fold_tenant
 -- Fold the closings of this tenant into its counters, whose rows are locked; return the counts.
 with folded as (
-  delete from closed_delta d returning d.waiter, d.closed
+  delete from closed_delta d returning d.waiters, d.closed
+), each_waiter as materialized (
+  select n.waiter, n.closed from folded f cross join unnest(f.waiters, f.closed) n (waiter, closed)
 ), summed as (
-  select f.waiter, sum(f.closed) as closed from folded f group by f.waiter
+  select e.waiter, sum(e.closed) as closed from each_waiter e group by e.waiter
   union all
-  select '', sum(f.closed) from folded f having count(*) > 0
+  select '', sum(e.closed) from each_waiter e having count(*) > 0
 )
 update open_counter c set open_count = c.open_count - s.closed
 from summed s
@@ -113,7 +115,7 @@ insert into waitpoint (tenant, environment, id, key_hash, created_at, updated_at
   event_received_at, revision, kind, state, responder_count, event_id, waiter, event_type, correlation_key, condition,
   heartbeat_interval, deliver_topic, profile, subject_digest, schema_digest, default_response, opened)
 select current_setting('relay.tenant'), current_setting('relay.environment'), q.id, q.key_hash, %(at)s, %(at)s, q.expires_at,
-  %(at)s + q.heartbeat_interval, case when q.event_id is not null then %(at)s::timestamptz end, case when q.event_id is not null then %(at)s::timestamptz end,
+  %(at)s::timestamptz + q.heartbeat_interval, case when q.event_id is not null then %(at)s::timestamptz end, case when q.event_id is not null then %(at)s::timestamptz end,
   q.event_received_at, case when q.event_id is null then 1 else 2 end, q.kind::waitpoint_kind,
   (case when q.event_id is null then 'open' else 'resolved' end)::waitpoint_state, q.responder_count, q.event_id, q.waiter, q.event_type,
   q.correlation_key, q.condition, q.heartbeat_interval, q.deliver_topic, q.profile, q.subject_digest, q.schema_digest, q.default_response, q.opened

@@ -331,7 +331,7 @@ async def test_open_waitpoints_per_waiter_and_tenant_are_limited(matcher: Any) -
     matcher.event("early")
     assert (await matcher.open("early")).json()["state"] == "resolved"
     counted = matcher.one("select open_count from matcher.open_counter where waiter = ''")
-    folded = matcher.one("select coalesce(sum(closed), 0) from matcher.closed_delta")
+    folded = matcher.one("select coalesce(sum(n), 0) from matcher.closed_delta, unnest(closed) n")
     active = matcher.one(
         "select count(*) from matcher.waitpoint where state in ('open', 'stalled')"
     )
