@@ -205,7 +205,7 @@ def find(database: Database) -> Found:
             matched=one("select count(*) from matcher.event where rule_id = 0"),
             resolved=one("select count(*) from matcher.waitpoint where state = 'resolved'"),
             taken=one("select count(*) from matcher.take"),
-            closed=one("select coalesce(sum(closed), 0)::int from matcher.closed_delta"),
+            closed=one("select coalesce(sum(n), 0)::int from matcher.closed_delta, unnest(closed) n"),
             announced=announced,
         )
 

@@ -74,6 +74,23 @@ def texts(values: Sequence[bytes]) -> Texts:
     return Texts(len(values), sized(values))
 
 
+def repeated_texts(values: Iterable[str]) -> Texts:
+    """Return text[] of values of which many are the same: each is encoded once."""
+    known = Encoded()
+    parts = [known[value] for value in values]
+    return Texts(len(parts), b"".join(parts))
+
+
+class Encoded(dict[str, bytes]):
+    """Text → its element in an array."""
+
+    def __missing__(self, value: str) -> bytes:
+        """Encode a text that is new."""
+        raw = value.encode()
+        element = self[value] = SIZE(len(raw)) + raw
+        return element
+
+
 def blobs(values: Sequence[bytes]) -> Blobs:
     """Return bytea[] of `values`."""
     return Blobs(len(values), sized(values))

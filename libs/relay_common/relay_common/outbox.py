@@ -21,7 +21,7 @@ OVERHEAD = 32  # msgpack framing of one message, rounded up
 INSERT: LiteralString = """
 insert into outbox (shard, topic, payload)
 select q.shard, q.topic, q.payload
-from unnest(%(shards)s::int2[], %(topics)s::text[], %(payloads)s::bytea[])
+from unnest(%(shards)s::int2[], %(topics)s::text[], %(payloads)b::bytea[])
   with ordinality q (shard, topic, payload, place)
 order by q.place
 """

@@ -4,7 +4,7 @@ import uuid
 
 import psycopg
 import pytest
-from relay_common.arrays import blobs, longs, raw_longs, texts, uuids
+from relay_common.arrays import blobs, longs, raw_longs, repeated_texts, texts, uuids
 
 IDS = [uuid.uuid4() for _ in range(3)]
 
@@ -17,6 +17,7 @@ IDS = [uuid.uuid4() for _ in range(3)]
         (uuids([one.bytes for one in IDS]), "uuid[]", IDS),
         (texts(["ä".encode(), b"", b"{,}"]), "text[]", ["ä", "", "{,}"]),
         (blobs([b"\0\xff", b""]), "bytea[]", [b"\0\xff", b""]),
+        (repeated_texts(["a", "ü", "a"]), "text[]", ["a", "ü", "a"]),
         (longs([]), "bigint[]", []),
         (uuids([]), "uuid[]", []),
         (texts([]), "text[]", []),

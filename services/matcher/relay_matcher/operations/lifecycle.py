@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec.structs
 import orjson
@@ -122,8 +123,14 @@ def event_json(event: Event, received_at: datetime, *, whole: bool = False) -> b
         "correlation_key": event.key.correlation_key,
         "recipient": event.recipient,
     }
-    head = event_head(event.external_id, attributes, rfc3339(received_at))
+    head = event_head(event.external_id, attributes, stamp(received_at))
     return head + data_member(event, whole) + b"}"
+
+
+@lru_cache(maxsize=16)
+def stamp(at: datetime) -> str:
+    """Return `at` as RFC 3339; all events of a batch have the same."""
+    return rfc3339(at)
 
 
 def early_event(

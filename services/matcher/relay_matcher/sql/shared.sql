@@ -20,8 +20,8 @@ from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (t
 where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and w.state in ('open', 'stalled') and w.expires_at <= %(at)s;
 
 -- name: count_closed
--- Note closed waitpoints per waiter; folded into the counters later, so that nobody waits here.
-insert into closed_delta (tenant, environment, waiter, closed)
-select q.tenant, q.environment, q.waiter, q.closed
-from unnest(%(tenants)s::text[], %(environments)s::text[], %(waiters)s::text[], %(closed)s::bigint[]) q (tenant, environment, waiter, closed);
-
+-- Note closed waitpoints per waiter, one row a tenant; folded into the counters later, so that nobody waits here.
+insert into closed_delta (tenant, environment, waiters, closed)
+select q.tenant, q.environment, array_agg(q.waiter), array_agg(q.closed)
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(waiters)s::text[], %(closed)s::bigint[]) q (tenant, environment, waiter, closed)
+group by q.tenant, q.environment;

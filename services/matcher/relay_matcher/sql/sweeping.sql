@@ -43,11 +43,13 @@ with folded as (
       on q.tenant = f.tenant and q.environment = f.environment
     order by f.id
     limit %(limit)s)
-  returning d.tenant, d.environment, d.waiter, d.closed
+  returning d.tenant, d.environment, d.waiters, d.closed
+), each_waiter as materialized (
+  select f.tenant, f.environment, n.waiter, n.closed from folded f cross join unnest(f.waiters, f.closed) n (waiter, closed)
 ), summed as (
-  select f.tenant, f.environment, f.waiter, sum(f.closed) as closed from folded f group by f.tenant, f.environment, f.waiter
+  select e.tenant, e.environment, e.waiter, sum(e.closed) as closed from each_waiter e group by e.tenant, e.environment, e.waiter
   union all
-  select f.tenant, f.environment, '', sum(f.closed) from folded f group by f.tenant, f.environment
+  select e.tenant, e.environment, '', sum(e.closed) from each_waiter e group by e.tenant, e.environment
 )
 update open_counter c set open_count = c.open_count - s.closed
 from summed s

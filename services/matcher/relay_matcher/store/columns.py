@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from relay_common.arrays import longs, texts, uuids
+from relay_common.arrays import longs, repeated_texts, texts, uuids
 from relay_common.match_key import MatchKey
 
 from relay_matcher.domain.event import Event
@@ -14,10 +14,10 @@ from relay_matcher.domain.waitpoint import Active
 def key_columns(keys: Mapping[MatchKey, int]) -> dict[str, object]:
     """Return `keys` (key → hash) as arrays."""
     return {
-        "tenants": texts([key.tenant.encode() for key in keys]),
-        "environments": texts([key.environment.encode() for key in keys]),
+        "tenants": repeated_texts(key.tenant for key in keys),
+        "environments": repeated_texts(key.environment for key in keys),
         "key_hashes": longs(keys.values()),
-        "event_types": texts([key.event_type.encode() for key in keys]),
+        "event_types": repeated_texts(key.event_type for key in keys),
         "correlation_keys": texts([key.correlation_key.encode() for key in keys]),
     }
 
@@ -25,8 +25,8 @@ def key_columns(keys: Mapping[MatchKey, int]) -> dict[str, object]:
 def waitpoint_columns(waitpoints: Sequence[Active]) -> dict[str, object]:
     """Return the primary keys of `waitpoints` as arrays."""
     return {
-        "tenants": texts([waitpoint.key.tenant.encode() for waitpoint in waitpoints]),
-        "environments": texts([waitpoint.key.environment.encode() for waitpoint in waitpoints]),
+        "tenants": repeated_texts(waitpoint.key.tenant for waitpoint in waitpoints),
+        "environments": repeated_texts(waitpoint.key.environment for waitpoint in waitpoints),
         "ids": uuids([waitpoint.id.bytes for waitpoint in waitpoints]),
     }
 
@@ -34,8 +34,8 @@ def waitpoint_columns(waitpoints: Sequence[Active]) -> dict[str, object]:
 def take_columns(takes: Sequence[tuple[Active, Event]], at: datetime) -> dict[str, object]:
     """Return who takes which event as arrays."""
     return {
-        "tenants": texts([waitpoint.key.tenant.encode() for waitpoint, _ in takes]),
-        "environments": texts([waitpoint.key.environment.encode() for waitpoint, _ in takes]),
+        "tenants": repeated_texts(waitpoint.key.tenant for waitpoint, _ in takes),
+        "environments": repeated_texts(waitpoint.key.environment for waitpoint, _ in takes),
         "key_hashes": longs(waitpoint.key_hash for waitpoint, _ in takes),
         "event_ids": uuids([event.event_id for _, event in takes]),
         "waiters": texts([waitpoint.waiter.encode() for waitpoint, _ in takes]),
