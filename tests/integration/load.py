@@ -69,14 +69,13 @@ class Load:
         Belongs after the block: the reader has ended, this reads on.
         """
         until(self._everything_resolved, 40, "every waitpoint resolved")
-        until(self._mailbox_empty, 40, lambda: f"mailbox: {self.waiter.mailbox()}")
-        told = {(r["body"]["waitpoint"]["id"], r["type"]) for r in self.acked}
         wanted = {
             (waitpoint, kind)
             for waitpoint in self.opened
             for kind in ("waitpoint.created", "waitpoint.resolved")
         }
-        assert told == wanted, (wanted - told, told - wanted)
+        until(lambda: self._told_all(wanted), 40, lambda: f"{wanted - self._told()} acknowledged")
+        assert self._told() == wanted
         while self._follow_once():
             pass
         head = (self.waiter.mailbox() or {})["head"]
@@ -90,10 +89,13 @@ class Load:
             found = dict(conn.execute(query, (self._place.tenant,)).fetchall())
         return found == {"resolved": len(self.opened)}
 
-    def _mailbox_empty(self) -> bool:
+    def _told_all(self, wanted: set[tuple[str, str]]) -> bool:
         self._read_once()
         counts = (self.waiter.mailbox() or {})["counts"]
-        return counts["available"] == counts["leased"] == 0
+        return self._told() >= wanted and counts["available"] == counts["leased"] == 0
+
+    def _told(self) -> set[tuple[str, str]]:
+        return {(r["body"]["waitpoint"]["id"], r["type"]) for r in self.acked}
 
     def _work(self) -> None:
         while not self._stop.is_set():
