@@ -47,6 +47,12 @@ class Texts(Array):
     element, oid = 25, 1009
 
 
+class Tids(Array):
+    """tid[]: where rows lie"""
+
+    element, oid = 27, 1010
+
+
 class Blobs(Array):
     """bytea[]"""
 
@@ -67,6 +73,11 @@ def raw_longs(values: Sequence[bytes]) -> Longs:
 def uuids(values: Sequence[bytes]) -> Uuids:
     """Return uuid[] of values of 16 bytes."""
     return Uuids(len(values), joined(b"\0\0\0\x10", values))
+
+
+def tids(values: Sequence[bytes]) -> Tids:
+    """Return tid[] of values of 6 bytes, as the server sends them."""
+    return Tids(len(values), joined(b"\0\0\0\x06", values))
 
 
 def texts(values: Sequence[bytes]) -> Texts:
@@ -121,5 +132,5 @@ def dumper_of(kind: type[Array]) -> type[ArrayDumper]:
     return type(f"{kind.__name__}Dumper", (ArrayDumper,), {"oid": kind.oid})
 
 
-for _kind in (Longs, Uuids, Texts, Blobs):
+for _kind in (Longs, Uuids, Texts, Tids, Blobs):
     psycopg.adapters.register_dumper(_kind, dumper_of(_kind))

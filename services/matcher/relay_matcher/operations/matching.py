@@ -38,13 +38,15 @@ def match_events(
     """
     keys = {event.key: event.key_hash for event in events}
     store.lock_match_keys(conn, keys.values())
-    waiting = store.lock_waitpoints(conn, keys)
+    locked = store.lock_waitpoints(conn, keys)
+    waiting = locked.waitpoints
     clock = store.read_clock(conn)
     fresh = first_of_each(events, store.repeated_events(conn, events, clock))
     outcome = take(conn, waiting, fresh, clock.at)
     takes = [(waiting[waiter], fresh[place]) for waiter, place in outcome.taken.items()]
     overdue = [w for w in waiting if w.expires_at <= clock.at]
-    store.resolve_by_event(conn, takes, clock.at)
+    places = [locked.places[waiter] for waiter in outcome.taken]
+    store.resolve_by_event(conn, places, [event for _, event in takes], clock.at)
     store.expire_waitpoints(conn, overdue, clock.at)
     if takes or overdue:
         store.count_closed(conn, [*(w for w, _ in takes), *overdue])

@@ -1,13 +1,23 @@
 -- name: lock_waitpoints
--- Find the active event waitpoints of each full key by the one index and lock them in id order (stage 1).
-select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
-from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[])
-  with ordinality k (tenant, environment, key_hash, event_type, correlation_key, place)
-join waitpoint w on w.tenant = k.tenant and w.environment = k.environment and w.key_hash = k.key_hash
-  and w.event_type = k.event_type and w.correlation_key = k.correlation_key
-where w.state in ('open', 'stalled') and w.kind = 'event'
-order by w.id
-for update of w;
+-- Find the active event waitpoints of each full key by the one index (stage 1), then lock them in id order.
+-- Each step is fenced (limit, for update), so that no statistics make the planner turn the join round and scan the table.
+with waiting as materialized (
+  select k.place, c.tenant, c.environment, c.id
+  from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[])
+    with ordinality k (tenant, environment, key_hash, event_type, correlation_key, place)
+  cross join lateral (
+    select w.tenant, w.environment, w.id from waitpoint w
+    where w.key_hash = k.key_hash and w.tenant = k.tenant and w.environment = k.environment and w.event_type = k.event_type
+      and w.correlation_key = k.correlation_key and w.state in ('open', 'stalled') and w.kind = 'event'
+    limit 1000000) c
+  order by c.id)
+select w.ctid, q.place, w.id, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic,
+  w.default_response, w.opened
+from waiting q
+cross join lateral (
+  select p.ctid, p.* from waitpoint p
+  where p.tenant = q.tenant and p.environment = q.environment and p.id = q.id and p.state in ('open', 'stalled')
+  for update) w;
 
 -- name: read_clock
 -- Read the clock after the locks, take a block of arrival numbers after the clock, and tell where slices begin and end.
@@ -29,12 +39,13 @@ where exists (
   where e.key_hash = k.key_hash and e.event_id = k.event_id and e.received_at >= %(since)s and e.received_at < %(until)s);
 
 -- name: resolve_by_event
--- Resolve locked waitpoints, each by its event.
+-- Resolve locked waitpoints, each by its event. The lock keeps each row where and as it was found; a condition on the state would
+-- only offer the planner an index to scan.
 update waitpoint w
 set state = 'resolved', updated_at = %(at)s, closed_at = %(at)s, responded_at = %(at)s, revision = w.revision + 1, event_id = q.event_id,
   event_received_at = %(at)s
-from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[], %(event_ids)s::uuid[]) q (tenant, environment, id, event_id)
-where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and w.state in ('open', 'stalled');
+from unnest(%(places)s::tid[], %(event_ids)s::uuid[]) q (place, event_id)
+where w.ctid = q.place;
 
 -- name: record_events
 -- Record every event of the batch once.

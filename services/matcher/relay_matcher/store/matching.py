@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from relay_common import outbox, queries
-from relay_common.arrays import longs, uuids
+from relay_common.arrays import longs, tids, uuids
 from relay_common.db import Connection
 from relay_common.match_key import MatchKey
 from relay_common.outbox import OutMessage
@@ -50,16 +50,24 @@ def lock_match_keys(conn: Connection, key_hashes: Iterable[int]) -> None:
     conn.execute(SHARED["lock_match_keys"], {"key_hashes": longs(sorted(set(key_hashes)))})
 
 
-def lock_waitpoints(conn: Connection, keys: Mapping[MatchKey, int]) -> list[Active]:
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Active waitpoints whose rows are locked, and where in the table each of them lies."""
+
+    waitpoints: list[Active]
+    places: list[bytes]
+
+
+def lock_waitpoints(conn: Connection, keys: Mapping[MatchKey, int]) -> Waiting:
     """Return the active event waitpoints of `keys` (key → hash), their rows locked in id order."""
     order = list(keys)
     rows = conn.execute(SQL["lock_waitpoints"], key_columns(keys), binary=True).fetchall()
     found: list[Active] = []
     for row in rows:
-        place: int = row[1] - 1
-        key = order[place]
-        found.append(Active(row[0], key, keys[key], *row[2:]))
-    return found
+        number: int = row[1] - 1
+        key = order[number]
+        found.append(Active(row[2], key, keys[key], *row[3:]))
+    return Waiting(found, [row[0] for row in rows])
 
 
 def read_clock(conn: Connection) -> Clock:
@@ -100,12 +108,19 @@ def take_events(
     return {place for place, (waitpoint, _) in enumerate(takes) if waitpoint.id in new}
 
 
-def resolve_by_event(conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime) -> None:
-    """Resolve each waitpoint by its event."""
-    if takes:
-        columns = waitpoint_columns([waitpoint for waitpoint, _ in takes])
-        event_ids = uuids([event.event_id for _, event in takes])
-        conn.execute(SQL["resolve_by_event"], {**columns, "event_ids": event_ids, "at": at})
+def resolve_by_event(
+    conn: Connection, places: Sequence[bytes], events: Sequence[Event], at: datetime
+) -> None:
+    """Resolve the waitpoint at each of `places`, locked in this transaction, by its event.
+
+    Raises LookupError when one was not there: a locked row does not move.
+    """
+    if not places:
+        return
+    columns = {"places": tids(places), "event_ids": uuids([event.event_id for event in events])}
+    resolved = conn.execute(SQL["resolve_by_event"], {**columns, "at": at}).rowcount
+    if resolved != len(places):
+        raise LookupError(f"expected to resolve {len(places)} locked waitpoints, found {resolved}")
 
 
 def expire_waitpoints(conn: Connection, overdue: Sequence[Active], at: datetime) -> None:
