@@ -11,10 +11,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+UNDER_WAY: list[Request] = []
 
-async def slow(_request: Request) -> PlainTextResponse:
+
+async def slow(request: Request) -> PlainTextResponse:
+    UNDER_WAY.append(request)
     await asyncio.sleep(1.0)
     return PlainTextResponse("done")
+
+
+async def under_way(_request: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(UNDER_WAY)))
 
 
 def steady(stop: threading.Event) -> None:
@@ -43,7 +50,7 @@ if __name__ == "__main__":
     readiness.add("always", lambda: None)
     service = ServiceProcess(
         name="test",
-        app=Starlette(routes=[Route("/slow", slow)]),
+        app=Starlette(routes=[Route("/slow", slow), Route("/under-way", under_way)]),
         loops=[Loop(kind, LOOPS[kind]) for kind in kinds],
         host="127.0.0.1",
         port=int(port),

@@ -72,10 +72,10 @@ def test_kill_between_commit_and_kafka_loses_and_doubles_nothing(stream: Stream)
     values = [f"{n}".encode() for n in range(1000)]
     stream.produce(*values)
     first = loop_process(stream, "consumer", "consumer.after_commit_before_kafka=kill@3")
-    assert first.wait(30) == -9
+    assert first.wait(60) == -9
     assert 0 < len(stream.effects()) < 1000
     second = loop_process(stream, "consumer")
-    stream.until_effects(1000, 30)
+    stream.until_effects(1000, 60)
     second.terminate()
     assert second.wait(10) == 0
     assert stream.effects() == values
@@ -112,7 +112,7 @@ def test_position_outside_the_log_stops_until_somebody_mends_it(stream: Stream) 
 
 
 def test_database_that_is_away_is_waited_out(stream: Stream) -> None:
-    refusals = iter(range(12))
+    refusals = iter(range(7))
 
     def connect() -> db.Connection:
         for _ in refusals:

@@ -207,11 +207,11 @@ def test_kill_between_acknowledgement_and_delete_repeats_but_loses_nothing(strea
     arguments = [stream.database.conninfo(ROLE), stream.topics.bootstrap, stream.topic, "-"]
     command = [sys.executable, PROCESS, "publisher", *arguments]
     deadly = {**os.environ, "RELAY_FAILPOINTS": "publisher.after_ack_before_delete=kill"}
-    first = subprocess.run(command, check=False, env=deadly, stdout=subprocess.DEVNULL, timeout=30)
+    first = subprocess.run(command, check=False, env=deadly, stdout=subprocess.DEVNULL, timeout=60)
     assert first.returncode == -9
     assert stream.rows("select count(*) > 0 from matcher.outbox") == [(True,)]
     second = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until_empty(stream)
+    until_empty(stream, timeout_s=60)
     second.terminate()
     assert second.wait(10) == 0
     for key, numbers in by_key(stream, stream.topic).items():

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import psycopg
+import pytest
 from relay_common import db
 from relay_common.runtime import Loop, Readiness, every, silent_loop
 from relay_common.telemetry import counter
@@ -33,8 +34,23 @@ def free_port() -> int:
             return port
 
 
-def start(port: int, *kinds: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, PROCESS, str(port), *kinds], stdout=subprocess.DEVNULL)
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts service processes; what still runs at the end of the test is killed."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(port: int, *kinds: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, PROCESS, str(port), *kinds]
+        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def readiness(port: int) -> httpx.Response | None:
@@ -45,16 +61,16 @@ def readiness(port: int) -> httpx.Response | None:
 
 
 def until_ready(port: int) -> None:
-    wait.until(lambda: (found := readiness(port)) is not None and found.status_code == 200, 20)
+    wait.until(lambda: (found := readiness(port)) is not None and found.status_code == 200, 60)
 
 
-def test_sigterm_turns_readiness_off_drains_requests_and_exits_clean() -> None:
+def test_sigterm_turns_readiness_off_drains_requests_and_exits_clean(start: Start) -> None:
     port = free_port()
     process = start(port, "steady")
     until_ready(port)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(httpx.get, f"http://127.0.0.1:{port}/slow", timeout=10)
-        time.sleep(0.3)  # the request is under way
+        wait.until(lambda: httpx.get(f"http://127.0.0.1:{port}/under-way").text == "1")
         process.terminate()
         refused = wait.until(
             lambda: (r := readiness(port)) is not None and r.status_code == 503 and r
@@ -64,26 +80,26 @@ def test_sigterm_turns_readiness_off_drains_requests_and_exits_clean() -> None:
     assert process.wait(10) == 0
 
 
-def test_process_ends_with_an_error_when_a_loop_dies() -> None:
+def test_process_ends_with_an_error_when_a_loop_dies(start: Start) -> None:
     process = start(free_port(), "steady", "dying")
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
 
 
-def test_loop_that_returns_by_itself_is_a_death() -> None:
+def test_loop_that_returns_by_itself_is_a_death(start: Start) -> None:
     process = start(free_port(), "returning")
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
 
 
-def test_taken_port_ends_the_process_with_an_error() -> None:
+def test_taken_port_ends_the_process_with_an_error(start: Start) -> None:
     port = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
         process = start(port, "steady")
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
 
 
-def test_stuck_loop_does_not_hold_the_process_longer_than_it_may() -> None:
+def test_stuck_loop_does_not_hold_the_process_longer_than_it_may(start: Start) -> None:
     port = free_port()
     process = start(port, "stuck")
     until_ready(port)
