@@ -59,7 +59,10 @@ async def play(console: Console) -> report.Story:
     address = dict(line.split("=", 1) for line in relay("env").split())
     events, waits = read(), plan.waits(read())
     async with httpx.AsyncClient(base_url=address["RELAY_URL"], timeout=60) as http:
-        waiters = Waiters(http, Tokens().of)
+        tokens = Tokens()
+        for who in owners(waits):
+            tokens.of(who)  # runs a command, so before anything waits
+        waiters = Waiters(http, tokens.of)
         with progress_bars(console) as bars:
             push = await scenes(waiters, address["RELAY_KAFKA_BOOTSTRAP"], events, waits, bars)
         return await gather(waiters, push, events)

@@ -14,6 +14,7 @@ from demo.plan import Wait
 
 SCOPES = "waitpoints:write waitpoints:read mailbox:read mailbox:ack events:read"
 AT_ONCE = 32
+SERVICE_UNAVAILABLE = 503
 Json = dict[str, Any]
 
 
@@ -84,8 +85,20 @@ class Waiters:
             raise RuntimeError(f"expected every record acked, found {answer['results']}")
 
     async def post(self, identity: str, path: str, body: Json) -> Json:
-        """POST as `identity`; raises RuntimeError with the problem when it is refused."""
-        answer = await self.http.post(path, json=body, headers=self.headers(identity))
+        """POST as `identity`; raises RuntimeError with the problem when it is refused.
+
+        Without an answer the request is repeated: its key makes that safe.
+        """
+        headers = self.headers(identity)
+        for last in (False, False, True):
+            try:
+                answer = await self.http.post(path, json=body, headers=headers)
+            except httpx.TransportError:
+                if last:
+                    raise
+                continue
+            if answer.status_code != SERVICE_UNAVAILABLE or last:
+                break
         return answered(answer)
 
     async def get(self, identity: str, path: str, params: dict[str, str] | None = None) -> Json:

@@ -100,5 +100,6 @@ if __name__ == "__main__":
     host, port, *pairs = sys.argv[1:]
     app = create_app(dict(pair.split("=", 1) for pair in pairs))
     config = uvicorn.Config(app, host=host, port=int(port), log_level="warning")
+    config.timeout_keep_alive = 75  # longer than clients keep an idle connection
     config.server_header = config.date_header = False  # the service has set them
     uvicorn.Server(config).run()

@@ -26,6 +26,9 @@ DRAIN_SECONDS = 9.0
 LONGEST_SILENCE_SECONDS = 180.0
 JITTER = 0.1
 LONGEST_BACKOFF_SECONDS = 5.0
+# Longer than clients and balancers keep an idle connection: who closes first must not be us, or a
+# request that is on its way just then is lost.
+KEEP_ALIVE_SECONDS = 75
 
 log = logger(__name__)
 
@@ -234,6 +237,7 @@ def listener(app: ASGIApp, host: str, port: int) -> Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(DRAIN_SECONDS) - 1,
         )
     )
