@@ -62,6 +62,9 @@ test-contracts: setup # schemas, examples, OpenAPI, error codes
 test-integration: setup # the running stack, crashes and restarts
 	@$(PYTEST) tests/integration
 
+test-long: setup # faults in random order for ten minutes; RELAY_FAULT_SECONDS, RELAY_FAULT_SEED
+	@$(PYTEST) tests/integration -m slow
+
 ## Data
 migrate: setup # apply the missing migrations to the stack's database
 	@$(STACK) migrate
