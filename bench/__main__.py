@@ -8,11 +8,20 @@ from collections.abc import Callable, Mapping
 from bench import report
 from bench.figures import Figure
 from bench.profile import DEFAULT, FULL, QUICK, Profile
-from bench.sections import match_rate
+from bench.sections import edges, http_load, match_rate, pipeline, scale
 from bench.stage import Stage, machine, open_stage
 
 SECTIONS: Mapping[str, Callable[[Stage], list[Figure]]] = {
     "match_rate": match_rate.measure,
+    "open_waitpoints": scale.open_waitpoints,
+    "batch_size": scale.batch_size,
+    "history": scale.history,
+    "pipeline": pipeline.sustained,
+    "latency": pipeline.latency,
+    "http": http_load.measure,
+    "fan_out": edges.fan_out,
+    "idle": edges.idle,
+    "expiry": edges.expiry,
 }
 
 

@@ -1,7 +1,7 @@
 """The database of a run: migrated, filled with open waitpoints, put back between runs, checked."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -129,16 +129,22 @@ def fill(conn: psycopg.Connection, count: int) -> None:
 
 def waitpoint(number: int, at: datetime, seed: int) -> tuple[object, ...]:
     """Return the row of open waitpoint `number`."""
+    return row_of(waited_key(number), f"agent:waiter-{number % WAITERS}", at, seed)
+
+
+def row_of(
+    correlation_key: str, waiter: str, at: datetime, seed: int, wait: timedelta = timedelta(days=29)
+) -> tuple[object, ...]:
+    """Return the row of an event waitpoint of `waiter` on `correlation_key`, open since `at`."""
     identity = new_id()
-    key = MatchKey(TENANT, ENVIRONMENT, EVENT_TYPE, waited_key(number))
-    waiter = f"agent:waiter-{number % WAITERS}"
-    expires_at = at + timedelta(days=29)
+    key = MatchKey(TENANT, ENVIRONMENT, EVENT_TYPE, correlation_key)
+    expires_at = at + wait
     opened = (
-        f'{{"id":"{encode_id("wp_", identity.bytes)}","kind":"event","match":{{"event_type":"{EVENT_TYPE}",'
-        f'"correlation_key":"{key.correlation_key}"}},"waiter":"{waiter}","tenant":"{TENANT}",'
-        f'"environment":"{ENVIRONMENT}","created_at":"{rfc3339(at)}","expires_at":"{rfc3339(expires_at)}"'
+        f'{{"id":"{encode_id("wp_", identity.bytes)}","kind":"event",'
+        f'"match":{{"event_type":"{EVENT_TYPE}","correlation_key":"{correlation_key}"}},'
+        f'"waiter":"{waiter}","tenant":"{TENANT}","environment":"{ENVIRONMENT}",'
+        f'"created_at":"{rfc3339(at)}","expires_at":"{rfc3339(expires_at)}"'
     )
-    kind_and_state = ("event", "open")
     return (
         TENANT,
         ENVIRONMENT,
@@ -147,12 +153,37 @@ def waitpoint(number: int, at: datetime, seed: int) -> tuple[object, ...]:
         at,
         at,
         expires_at,
-        *kind_and_state,
+        "event",
+        "open",
         waiter,
         EVENT_TYPE,
-        key.correlation_key,
+        correlation_key,
         opened.encode(),
     )
+
+
+def add_waitpoints(
+    database: Database, wanted: Iterable[tuple[str, str]], wait: timedelta = timedelta(days=29)
+) -> datetime:
+    """Open a waitpoint for each correlation key and waiter; return when, by the database's clock."""
+    with database.owner() as conn:
+        seed = conn.execute("select hash_seed from relay.installation").fetchone()[0]
+        at = conn.execute("select relay.now()").fetchone()[0]
+        with conn.cursor() as cursor, cursor.copy(FILL) as copy:
+            copy.set_types(FILL_TYPES)
+            for correlation_key, waiter in wanted:
+                copy.write_row(row_of(correlation_key, waiter, at, seed, wait))
+    return at
+
+
+def remove_waitpoints(database: Database, prefix: str) -> None:
+    """Remove the waitpoints whose correlation key begins with `prefix`, and what the run wrote."""
+    with database.owner() as conn:
+        conn.execute(f"truncate {EMPTIED}")
+        conn.execute(
+            "delete from matcher.waitpoint where starts_with(correlation_key, %s)", (prefix,)
+        )
+        conn.execute("vacuum (analyze) matcher.waitpoint")
 
 
 def restore(database: Database) -> None:
@@ -205,7 +236,9 @@ def find(database: Database) -> Found:
             matched=one("select count(*) from matcher.event where rule_id = 0"),
             resolved=one("select count(*) from matcher.waitpoint where state = 'resolved'"),
             taken=one("select count(*) from matcher.take"),
-            closed=one("select coalesce(sum(n), 0)::int from matcher.closed_delta, unnest(closed) n"),
+            closed=one(
+                "select coalesce(sum(n), 0)::int from matcher.closed_delta, unnest(closed) n"
+            ),
             announced=announced,
         )
 

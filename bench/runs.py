@@ -178,17 +178,23 @@ def ends(stage: Stage, topic: str) -> int:
 
 def skip_backlog(stage: Stage, database: Database) -> None:
     """Forget the positions of an earlier matcher run and the topic with it: both begin anew."""
-    stage.delete_topics([MATCHER_TOPIC])
+    forget_topics(stage, database, [MATCHER_TOPIC])
+
+
+def forget_topics(stage: Stage, database: Database, topics: list[str]) -> None:
+    """Delete `topics` and the positions in them, and make them again."""
+    stage.delete_topics(topics)
     with database.owner() as conn:
-        conn.execute("delete from matcher.position")
-    until(lambda: recreate(stage), "the topic to be made again")
+        for schema in ("matcher", "mailbox"):
+            conn.execute(f"delete from {schema}.position where topic = any(%s)", (topics,))
+    until(lambda: recreate(stage, topics), "the topics to be made again")
 
 
-def recreate(stage: Stage) -> bool:
-    """Return whether the events topic could be made; deleting takes the broker a moment."""
+def recreate(stage: Stage, topics: list[str]) -> bool:
+    """Return whether `topics` could be made; deleting takes the broker a moment."""
     try:
-        stage.create_topics([MATCHER_TOPIC])
-    except Exception:
+        stage.create_topics(topics)
+    except KafkaException:  # still being deleted
         return False
     return True
 

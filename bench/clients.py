@@ -1,0 +1,90 @@
+"""Plain HTTP clients for load: keep-alive connections on asyncio, nothing between them and the wire."""
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import orjson
+
+from bench.figures import percentile
+
+
+class Connection:
+    """One keep-alive connection to `port` of this machine."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.port = port
+        self.head = f"host: 127.0.0.1:{port}\r\nauthorization: Bearer {token}\r\n".encode()
+
+    async def open(self) -> None:
+        """Connect."""
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def call(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Send one request with an Idempotency-Key of its own; return status and body."""
+        content = b"" if body is None else orjson.dumps(body)
+        self.writer.write(
+            b"".join(
+                (
+                    f"{method} {path} HTTP/1.1\r\n".encode(),
+                    self.head,
+                    f"idempotency-key: {uuid.uuid4().hex}\r\n".encode(),
+                    b"content-type: application/json\r\n" if content else b"",
+                    f"content-length: {len(content)}\r\n\r\n".encode(),
+                    content,
+                )
+            )
+        )
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line[15:])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length:")
+        )
+        return int(head[9:12]), await self.reader.readexactly(length)
+
+
+@dataclass
+class Load:
+    """What a load came to: calls answered, and how long each took (seconds)."""
+
+    seconds: float = 0.0
+    durations: list[float] = field(default_factory=list)
+    units: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Units (calls unless counted otherwise) per second."""
+        return self.units / self.seconds
+
+    def milliseconds(self, fraction: float) -> float:
+        """Return the duration below which `fraction` of the calls lie."""
+        return percentile(self.durations, fraction) * 1000
+
+
+Work = Callable[[Connection, int], Awaitable[int]]
+
+
+async def drive(
+    port: int, token_of: Callable[[int], str], callers: int, seconds: float, work: Work
+) -> Load:
+    """Let `callers` do `work` over and over for `seconds`; work returns the units it did."""
+    connections = [Connection(port, token_of(number)) for number in range(callers)]
+    await asyncio.gather(*(connection.open() for connection in connections))
+    load = Load()
+    numbers = itertools.count()
+    begun = time.perf_counter()
+    end = begun + seconds
+
+    async def caller(connection: Connection) -> None:
+        while (at := time.perf_counter()) < end:
+            done = await work(connection, next(numbers))
+            load.units += done
+            load.durations.append(time.perf_counter() - at)
+
+    await asyncio.gather(*map(caller, connections))
+    load.seconds = time.perf_counter() - begun
+    return load

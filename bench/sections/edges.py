@@ -1,0 +1,107 @@
+"""The edges: one event for many waiters, a million open waitpoints at rest, many expiring at once."""
+
+import random
+import time
+from datetime import timedelta
+
+import psycopg
+
+from bench import runs
+from bench.database import (
+    Database,
+    add_waitpoints,
+    held,
+    open_database,
+    remove_waitpoints,
+    restore,
+)
+from bench.events import message, push
+from bench.figures import Figure
+from bench.stage import Stage
+
+SIZES = """
+select pg_total_relation_size('matcher.waitpoint') / 2^20, pg_relation_size('matcher.waitpoint_one_active_per_waiter_and_key') / 2^20
+"""
+EXPIRED = """
+select count(*) filter (where state = 'expired'), extract(epoch from max(closed_at) - max(expires_at))::float8
+from matcher.waitpoint where starts_with(correlation_key, 'due-')
+"""
+
+
+def fan_out(stage: Stage) -> list[Figure]:
+    """Return how long one event takes to resolve all of its waiters."""
+    database = open_database(stage, min(stage.profile.open_sizes))
+    found: list[Figure] = []
+    with runs.matchers(stage, database, 1) as bank:
+        for size in stage.profile.fan_outs:
+            seconds = [
+                fanned(stage, database, bank, size) for _ in range(stage.profile.repetitions)
+            ]
+            what = f"one event resolves {size:,} waiter{'s' if size > 1 else ''}"
+            samples = tuple(value * 1000 for value in seconds)
+            found.append(Figure("fan_out", what, "ms", samples, higher_is_better=False))
+    return found
+
+
+def fanned(stage: Stage, database: Database, bank: runs.Bank, size: int) -> float:
+    """Return the seconds from the gate until the waiters of one key are resolved."""
+    remove_waitpoints(database, "fan-")
+    add_waitpoints(database, ((f"fan-{size}", f"agent:fan-{n}") for n in range(size)))
+    event = message(f"fan-{size}", f"{size}{time.monotonic_ns()}", random.Random(size))
+    target = runs.ends(stage, bank.topic) + 1
+    with psycopg.connect(database.url, autocommit=True) as conn:
+        with held(database):
+            push(stage.bootstrap, bank.topic, [event])
+        begun = time.perf_counter()
+        while runs.done(conn, bank) < target:
+            bank.check()
+            time.sleep(0.001)
+        seconds = time.perf_counter() - begun
+        query = "select count(*) from matcher.waitpoint where correlation_key = %s and state = 'resolved'"
+        resolved = conn.execute(query, (f"fan-{size}",)).fetchone()[0]
+    remove_waitpoints(database, "fan-")
+    if resolved != size:
+        raise AssertionError(f"expected {size} resolved waiters, found {resolved}")
+    return seconds
+
+
+def idle(stage: Stage) -> list[Figure]:
+    """Return what open waitpoints cost while nothing happens: memory, processor, disk."""
+    database = open_database(stage, stage.profile.open_default)
+    with runs.matchers(stage, database, 1) as bank:
+        child = bank.children[0]
+        before = child.cpu_seconds()
+        time.sleep(stage.profile.idle_seconds)
+        share = (child.cpu_seconds() - before) / stage.profile.idle_seconds
+        memory = child.resident_mib()
+    with database.owner() as conn:
+        table, index = conn.execute(SIZES).fetchone()
+    open_count = f"{database.open_waitpoints:,} open waitpoints"
+    return [
+        Figure("idle", f"memory of a matcher, {open_count}", "MiB", (memory,)),
+        Figure("idle", f"processor of a matcher, {open_count}", "% of a core", (share * 100,)),
+        Figure("idle", f"table and indexes of {open_count}", "MiB", (table,)),
+        Figure("idle", f"the exact-key index of {open_count}", "MiB", (index,)),
+    ]
+
+
+def expiry(stage: Stage) -> list[Figure]:
+    """Return how far behind its deadline the last of many waitpoints expires."""
+    database = open_database(stage, stage.profile.open_default)
+    restore(database)
+    count = stage.profile.expiring
+    child, url = runs.service(stage, database, "matcher", "sweeper", {})
+    with runs.running([child]):
+        runs.until(lambda: runs.ready(child, url), "the sweeper to be ready")
+        names = ((f"due-{n}", f"agent:waiter-{n % 1000}") for n in range(count))
+        add_waitpoints(database, names, timedelta(seconds=10))
+        with database.owner() as conn:
+            deadline = time.monotonic() + runs.RUN_SECONDS
+            while (found := conn.execute(EXPIRED).fetchone())[0] < count:
+                child.check()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"expected {count} expired waitpoints, found {found[0]}")
+                time.sleep(0.1)
+    remove_waitpoints(database, "due-")
+    what = f"{count:,} waitpoints expire in the same second: the last one late by"
+    return [Figure("expiry", what, "s", (found[1],), higher_is_better=False)]
