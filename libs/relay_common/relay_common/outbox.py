@@ -12,19 +12,15 @@ from typing import LiteralString
 import msgspec
 import xxhash
 
+from relay_common import queries
+
 Unpacked = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]  # key, value, headers
 
 ROW_BYTES = 1 << 20  # a row ends here; only a single larger message makes a larger row
 LARGEST_MESSAGE = ROW_BYTES + 60_000  # the table refuses rows above 1 MiB + 64 KiB
 OVERHEAD = 32  # msgpack framing of one message, rounded up
 
-INSERT: LiteralString = """
-insert into outbox (shard, topic, payload)
-select q.shard, q.topic, q.payload
-from unnest(%(shards)s::int2[], %(topics)s::text[], %(payloads)b::bytea[])
-  with ordinality q (shard, topic, payload, place)
-order by q.place
-"""
+INSERT: LiteralString = queries.load("relay_common", "outbox")["append"]
 
 
 class Twin(msgspec.Struct, frozen=True, array_like=True, gc=False):

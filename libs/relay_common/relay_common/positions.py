@@ -3,37 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from relay_common import queries
 from relay_common.db import Connection
 
+SQL = queries.load("relay_common", "position")
 Place = tuple[str, int]  # topic, partition
-
-CREATE = """
-insert into position (topic, topic_id, partition, next_offset)
-select * from unnest(
-  %(topics)s::text[], %(topic_ids)s::text[], %(partitions)s::int[], %(lows)s::bigint[]
-)
-on conflict (topic, partition) do nothing
-"""
-READ = """
-select p.topic, p.partition, p.topic_id, p.next_offset
-from position p
-join unnest(%(topics)s::text[], %(partitions)s::int[]) q (topic, partition) using (topic, partition)
-"""
-ADVANCE = """
-with held as (
-  select p.topic, p.partition, q.next_offset
-  from position p
-  join unnest(
-    %(topics)s::text[], %(partitions)s::int[], %(expected)s::bigint[], %(nexts)s::bigint[]
-  ) q (topic, partition, expected, next_offset)
-    on p.topic = q.topic and p.partition = q.partition and p.next_offset = q.expected
-  order by p.topic, p.partition
-  for update of p
-)
-update position p set next_offset = held.next_offset
-from held
-where p.topic = held.topic and p.partition = held.partition
-"""
 
 
 class PositionFenced(Exception):
@@ -66,14 +40,14 @@ def read_or_create(conn: Connection, logs: Mapping[Place, LogView]) -> dict[Plac
         "topic_ids": [logs[place].topic_id for place in places],
         "lows": [logs[place].low for place in places],
     }
-    conn.execute(CREATE, parameters)
+    conn.execute(SQL["create_positions"], parameters)
     return read(conn, places)
 
 
 def read(conn: Connection, places: Sequence[Place]) -> dict[Place, tuple[str, int]]:
     """Return topic id and next offset of those of `places` that have a stored position."""
     parameters = {"topics": [p[0] for p in places], "partitions": [p[1] for p in places]}
-    rows = conn.execute(READ, parameters).fetchall()
+    rows = conn.execute(SQL["read_positions"], parameters).fetchall()
     return {(topic, partition): (topic_id, offset) for topic, partition, topic_id, offset in rows}
 
 
@@ -84,7 +58,7 @@ def advance(conn: Connection, moves: Iterable[tuple[Place, int, int]]) -> None:
     """
     ordered = sorted(moves)
     moved = conn.execute(
-        ADVANCE,
+        SQL["advance_positions"],
         {
             "topics": [place[0] for place, _, _ in ordered],
             "partitions": [place[1] for place, _, _ in ordered],

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relay_common import failpoints, outbox
+from relay_common import failpoints, outbox, queries
 from relay_common.db import UNAVAILABLE, Connection
 from relay_common.producer import Outcome, Outgoing, Producer
 from relay_common.telemetry import counter, gauge, logger
@@ -25,32 +25,8 @@ TOPIC_REST_SECONDS = 5.0
 REPORT_SECONDS = 5.0
 UNANSWERED_SECONDS = 5.0
 
-LOCK = "select pg_try_advisory_lock(hashtext('outbox of ' || current_schema()), %s)"
-NEXT_ROWS = """
-select o.id, o.shard, o.topic, o.payload
-from unnest(%(shards)s::int2[]) s
-cross join lateral (
-  select id, shard, topic, payload from outbox
-  where shard = s and topic <> all(%(resting)s::text[])
-  order by id
-  limit %(rows)s
-) o
-order by o.id
-"""
-DELETE = "delete from outbox where id = any(%s)"
-# A twin's topic is not the row's: its messages get a row of their own.
-BURY = """
-insert into outbox_dead (id, shard, topic, payload, created_at, reason)
-select case when topic = %(topic)s then id else nextval(pg_get_serial_sequence('outbox', 'id')) end,
-  shard, %(topic)s, %(payload)s, created_at, %(reason)s
-from outbox where id = %(id)s
-on conflict (id) do nothing
-"""
-AGE = """
-select s, coalesce(extract(epoch from (select relay.now()) - o.created_at), 0)::float8
-from unnest(%s::int2[]) s
-left join lateral (select created_at from outbox where shard = s order by id limit 1) o on true
-"""
+
+SQL = queries.load("relay_common", "outbox")
 
 log = logger(__name__)
 
@@ -150,7 +126,7 @@ class PublisherLoop:
         self.locked_at = time.monotonic()
         for shard in range(self.shards):
             if shard not in self.held:
-                row = conn.execute(LOCK, (shard,)).fetchone()
+                row = conn.execute(SQL["lock_shard"], {"shard": shard}).fetchone()
                 if row is not None and row[0]:
                     self.held.append(shard)
 
@@ -159,7 +135,7 @@ class PublisherLoop:
         now = time.monotonic()
         self.resting = {topic: until for topic, until in self.resting.items() if until > now}
         found = conn.execute(
-            NEXT_ROWS, {"shards": self.held, "resting": list(self.resting), "rows": ROWS}
+            SQL["next_rows"], {"shards": self.held, "resting": list(self.resting), "rows": ROWS}
         ).fetchall()
         return [
             Sent(number, shard, topic, messages_of(topic, payload), [])
@@ -189,7 +165,7 @@ class PublisherLoop:
                     continue
                 settled.append(row.id)
                 self.bury(conn, row)
-            conn.execute(DELETE, (settled,))
+            conn.execute(SQL["delete_rows"], {"ids": settled})
         for row in rows:
             delivered = sum(o.state == "delivered" for o in row.outcomes)
             counter("relay_outbox_published_total").labels(row.topic).inc(delivered)
@@ -208,14 +184,14 @@ class PublisherLoop:
             messages = [row.messages[place] for place in places]
             payload = outbox.repack([(m.key, m.value, m.headers) for m in messages])
             parameters = {"id": row.id, "topic": topic, "payload": payload, "reason": reason}
-            conn.execute(BURY, parameters)
+            conn.execute(SQL["bury_refused"], parameters)
             counter("relay_outbox_dead_total").labels(topic).inc(len(places))
             log.error("messages_refused", topic=topic, reason=reason, messages=len(places))
 
     def report(self, conn: Connection) -> None:
         """Measure how old the oldest row of each held shard is."""
         self.reported_at = time.monotonic()
-        for shard, age in conn.execute(AGE, (self.held,)).fetchall():
+        for shard, age in conn.execute(SQL["ages"], {"shards": self.held}).fetchall():
             gauge("relay_outbox_age_seconds").labels(str(shard)).set(age)
 
 

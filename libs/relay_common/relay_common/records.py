@@ -6,15 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from relay_common import outbox
+from relay_common import outbox, queries
 from relay_common.db import Connection
 from relay_common.telemetry import counter
 
-BURY = """
-insert into outbox_dead (id, shard, topic, payload, created_at, reason)
-select nextval(pg_get_serial_sequence('outbox', 'id')), %(shard)s, %(topic)s, %(payload)s,
-       (select relay.now()), %(reason)s
-"""
+BURY = queries.load("relay_common", "outbox")["bury_letter"]
 
 
 # A msgspec struct: it is built 100,000 times a second, at a sixth of a dataclass's cost.
