@@ -22,7 +22,9 @@ OFFERED = ("http", "consumer", "sweeper")
 
 
 def settings_on(database: Database, **more: object) -> CommonSettings:
-    given = {"database_url": database.url, "kafka_bootstrap": "nowhere:1", **more}
+    password = database.parts.get("password")  # what every role has where there are passwords
+    logins = {"http_password": password, "stream_password": password}
+    given = {"database_url": database.url, "kafka_bootstrap": "nowhere:1", **logins, **more}
     return CommonSettings.model_validate(given)
 
 
