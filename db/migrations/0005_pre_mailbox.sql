@@ -40,16 +40,21 @@ create table mailbox.mailbox (
   head bigint not null default 0,
   oldest bigint not null default 1,
   low_water bigint not null default 1,
+  next_fresh bigint not null default 1,
+  retry_at timestamptz not null default 'infinity',
   appended_at timestamptz not null default relay.now(),
   oldest_at timestamptz,
   created_at timestamptz not null default relay.now(),
   requests_subscribed boolean not null default false,
   constraint mailbox_one_per_owner primary key (tenant, environment, owner),
   constraint mailbox_oldest_is_within_the_stream check (oldest between 1 and head + 1),
-  constraint mailbox_low_water_is_within_the_stream check (low_water between 1 and head + 1)
+  constraint mailbox_low_water_is_within_the_stream check (low_water between 1 and head + 1),
+  constraint mailbox_next_fresh_is_within_the_stream check (next_fresh between low_water and head + 1)
 ) with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 create index mailbox_by_oldest_record on mailbox.mailbox (oldest_at);
-comment on column mailbox.mailbox.low_water is 'below it nothing can be leased: leasing starts its scan here';
+comment on column mailbox.mailbox.low_water is 'below it nothing waits for a reader';
+comment on column mailbox.mailbox.next_fresh is 'from here on nothing was ever leased';
+comment on column mailbox.mailbox.retry_at is 'before this moment nothing between low_water and next_fresh can be leased: a lease scans from next_fresh';
 
 create table mailbox.record (
   tenant text collate "C" not null,

@@ -62,12 +62,16 @@ begin
   delete from request q
   where q.tenant = p_tenant and q.environment = p_environment and q.mailbox_id = p_mailbox_id and q.seq < new_oldest;
   update mailbox m set oldest = new_oldest, low_water = greatest(m.low_water, new_oldest),
+    next_fresh = greatest(m.next_fresh, new_oldest),
     oldest_at = (select r.appended_at from record r where r.tenant = p_tenant and r.environment = p_environment
       and r.mailbox_id = p_mailbox_id and r.seq = new_oldest)
   where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id and m.oldest < new_oldest;
   return dropped;
 end $$;
 
+-- Look-ups are laterals with a limit: on a table that was never analysed every prefix of a key looks like one row, and any
+-- other shape may read all of a tenant for each record. This one takes the whole key whatever the statistics say.
+--
 -- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
 -- message id, numbers densely and inserts. Returns the fresh records; an input that is missing was a duplicate.
 -- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
@@ -75,11 +79,12 @@ create function mailbox.append_v1(tenants text[], environments text[], owners te
   types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[], supersedes uuid[],
   wakings boolean[], bodies bytea[])
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
-language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
   incarnation_now bigint;
   at timestamptz;
+  ids bigint[];
   locked bigint;
 begin
   insert into mailbox (tenant, environment, owner, epoch)
@@ -90,12 +95,14 @@ begin
   order by 1, 2, 3
   on conflict do nothing;
 
-  perform from (select distinct * from unnest(tenants, environments, owners)) w(tenant, environment, owner)
-    join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
-  order by m.id for no key update of m;
+  select array_agg(m.id order by m.id) into ids
+  from (select distinct * from unnest(tenants, environments, owners)) w(tenant, environment, owner)
+  left join lateral (select m.id from mailbox m
+    where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m on true;
+  perform from mailbox m where m.id = any(ids) order by m.id for no key update;
   get diagnostics locked = row_count;
-  if locked <> (select count(*) from (select distinct * from unnest(tenants, environments, owners)) w) then
-    raise exception 'expected to lock every head of the batch, found % of them', locked using errcode = 'RM001';
+  if locked <> cardinality(ids) then
+    raise exception 'expected to lock % heads, found %', cardinality(ids), locked using errcode = 'RM001';
   end if;
 
   incarnation_now := incarnation_v1();
@@ -107,7 +114,8 @@ begin
     from unnest(tenants, environments, owners, message_ids, kinds, types, states, trusts, relationships, senders,
            waitpoint_ids, wakings, bodies) with ordinality
          w(tenant, environment, owner, message_id, kind, type, state, trust, relationship, sender, waitpoint_id, waking, body, ord)
-    join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
+    cross join lateral (select m.* from mailbox m
+      where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m
     order by m.id, w.message_id, w.ord
   ), fresh as materialized (
     select i.*, i.head + row_number() over (partition by i.mailbox_id order by i.ord) as seq,
@@ -115,12 +123,13 @@ begin
       i.kind = 'message' and i.relationship is not distinct from 'unknown' and b.sender is null and a.sender is null
         and i.sender is not null as requesting
     from item i
-    left join block b on b.tenant = i.tenant and b.environment = i.environment and b.mailbox_id = i.mailbox_id
-      and b.sender = i.sender and i.kind = 'message'
-    left join accepted_sender a on a.tenant = i.tenant and a.environment = i.environment and a.mailbox_id = i.mailbox_id
-      and a.sender = i.sender
-    where not exists (select from record r where r.tenant = i.tenant and r.environment = i.environment
-      and r.mailbox_id = i.mailbox_id and r.message_id = i.message_id)
+    left join lateral (select b.sender from block b where b.tenant = i.tenant and b.environment = i.environment
+      and b.mailbox_id = i.mailbox_id and b.sender = i.sender and i.kind = 'message' limit 1) b on true
+    left join lateral (select a.sender from accepted_sender a where a.tenant = i.tenant and a.environment = i.environment
+      and a.mailbox_id = i.mailbox_id and a.sender = i.sender limit 1) a on true
+    left join lateral (select true as found from record r where r.tenant = i.tenant and r.environment = i.environment
+      and r.mailbox_id = i.mailbox_id and r.message_id = i.message_id limit 1) r on true
+    where r.found is null
   ), advanced as (
     update mailbox m
     set head = f.last_seq, epoch = f.epoch, appended_at = f.appended_at, oldest_at = coalesce(m.oldest_at, f.appended_at)
@@ -157,8 +166,10 @@ begin
     with taken as (
       delete from delivery d
       using unnest(tenants, environments, owners, supersedes) w(tenant, environment, owner, message_id)
-      join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
-      join record r on r.tenant = m.tenant and r.environment = m.environment and r.mailbox_id = m.id and r.message_id = w.message_id
+      cross join lateral (select m.id from mailbox m
+        where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m
+      cross join lateral (select r.* from record r where r.tenant = w.tenant and r.environment = w.environment
+        and r.mailbox_id = m.id and r.message_id = w.message_id limit 1) r
       where d.tenant = r.tenant and d.environment = r.environment and d.mailbox_id = r.mailbox_id and d.seq = r.seq
         and d.state = 'held'
       returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at)
@@ -193,7 +204,7 @@ $$;
 -- one notice for each to the same mailbox; a notice that dies leaves no further notice. The caller holds the head.
 create function mailbox.dead_letter_exhausted_v1(p_tenant text, p_environment text, p_mailbox_id bigint, low bigint, wanted int,
   at timestamptz) returns int
-language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 declare
   allowed int := (mailbox.settings_v1(p_tenant, p_environment)).max_redeliveries;
   dead_seqs bigint[];
@@ -210,8 +221,8 @@ begin
         relationship, sender, waitpoint_id, body, deliveries, died_at)
       select r.tenant, r.environment, r.mailbox_id, r.seq, r.epoch, r.appended_at, r.message_id, r.kind, r.type, r.trust,
         r.relationship, r.sender, r.waitpoint_id, r.body, d.deliveries, at
-      from dying d join record r on r.tenant = d.tenant and r.environment = d.environment and r.mailbox_id = d.mailbox_id
-        and r.seq = d.seq and r.appended_at = d.appended_at
+      from dying d cross join lateral (select r.* from record r where r.tenant = d.tenant and r.environment = d.environment
+        and r.mailbox_id = d.mailbox_id and r.seq = d.seq and r.appended_at = d.appended_at limit 1) r
       returning seq)
     select array_agg(dead.seq order by dead.seq) into dead_seqs from dead;
     exit when dead_seqs is null;
@@ -248,50 +259,78 @@ $$;
 
 -- Leases up to `wanted` records in seq order to `token`. The caller holds the head. After a first redelivery a record is
 -- handed out alone, so that one that kills its reader does not burn its neighbours. A lease ends before 4 MiB of bodies.
+-- While nothing that was leased before can be leased again (retry_at), only fresh records are looked at: records that
+-- others hold cost nothing.
 create function mailbox.lease_v1(p_tenant text, p_environment text, p_mailbox_id bigint, wanted int, seconds int, token uuid)
 returns table (seq bigint, deliveries int, lease_until timestamptz)
-language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
   at timestamptz := relay.now();
-  low bigint := (select m.low_water from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
+  here mailbox := (select m from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
+  again boolean := here.retry_at <= at;
+  low bigint := case when again then here.low_water else here.next_fresh end;
   settings record := mailbox.settings_v1(p_tenant, p_environment);
-  first_waiting bigint;
+  taken bigint[];
+  ends timestamptz := at + make_interval(secs => coalesce(seconds, settings.lease_seconds));
 begin
-  perform dead_letter_exhausted_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at);
-  select coalesce(min(w.seq), 0) into first_waiting from (
-    select d.seq from delivery d
-    where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= low and d.leasable
-    order by d.seq limit 1) w;
-  update mailbox m set low_water = case first_waiting when 0 then m.head + 1 else first_waiting end
-  where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id
-    and m.low_water < case first_waiting when 0 then m.head + 1 else first_waiting end;
+  if again then
+    perform dead_letter_exhausted_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at);
+  end if;
 
-  return query
   with candidate as materialized (
     select l.seq, l.deliveries, octet_length(r.body) as bytes
     from leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at) l
-    join record r on r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = p_mailbox_id and r.seq = l.seq
-      and r.appended_at = l.appended_at
+    cross join lateral (select r.body from record r where r.tenant = p_tenant and r.environment = p_environment
+      and r.mailbox_id = p_mailbox_id and r.seq = l.seq and r.appended_at = l.appended_at limit 1) r
   ), run as (
     select c.seq, row_number() over (order by c.seq) as place, sum(c.bytes) over (order by c.seq) as bytes,
       count(*) filter (where c.deliveries >= greatest(1, least(2, settings.max_redeliveries))) over (order by c.seq) as alone
-    from candidate c
-  )
+    from candidate c)
+  select array_agg(r.seq) into taken from run r where r.place = 1 or (r.alone = 0 and r.bytes <= 4194304);
+
+  return query
   update delivery d
-  set state = 'leased', deliveries = d.deliveries + 1, lease_token = token, available_at = null,
-      lease_until = at + make_interval(secs => coalesce(seconds, settings.lease_seconds))
-  from run r
-  where (r.place = 1 or (r.alone = 0 and r.bytes <= 4194304))
-    and d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = r.seq
+  set state = 'leased', deliveries = d.deliveries + 1, lease_token = token, available_at = null, lease_until = ends
+  where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = any(taken)
   returning d.seq, d.deliveries, d.lease_until;
+
+  perform move_marks_v1(p_tenant, p_environment, p_mailbox_id, wanted, token, ends, again);
+end $$;
+
+-- Moves the marks of a mailbox after a lease of up to `wanted` records by `token` that `ends` then: see the columns' comments.
+create function mailbox.move_marks_v1(p_tenant text, p_environment text, p_mailbox_id bigint, wanted int, token uuid,
+  ends timestamptz, again boolean) returns void
+language plpgsql set search_path = mailbox, relay, pg_temp as $$
+declare
+  here mailbox := (select m from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
+  water bigint := coalesce((select d.seq from delivery d
+    where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= here.low_water
+      and d.leasable
+    order by d.seq limit 1), here.head + 1);
+  -- Leasing is in seq order, so what this lease took among the fresh ones are the first leasable ones.
+  fresh bigint := (select max(d.seq) + 1 from (
+    select d.seq, d.lease_token from delivery d
+    where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= here.next_fresh
+      and d.leasable
+    order by d.seq limit wanted) d where d.lease_token = token);
+begin
+  fresh := greatest(here.next_fresh, fresh, water);
+  update mailbox m
+  set low_water = water, next_fresh = fresh,
+    retry_at = case when again then coalesce((
+        select min(case d.state when 'leased' then d.lease_until else coalesce(d.available_at, '-infinity') end) from delivery d
+        where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= water
+          and d.seq < fresh and d.leasable), 'infinity')
+      else least(here.retry_at, ends) end
+  where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id;
 end $$;
 
 -- Acknowledges (mailbox, token, seq) items; one result for each, in order. The rows are locked first: a second acker then
 -- reads, in a new snapshot, what the first one did.
 create function mailbox.acknowledge_v1(p_tenant text, p_environment text, mailbox_ids bigint[], tokens uuid[], seqs bigint[])
 returns table (ord bigint, result text)
-language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
   at timestamptz;
@@ -300,30 +339,37 @@ begin
     join delivery d on d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = w.mailbox_id and d.seq = w.seq
   order by d.mailbox_id, d.seq for update of d;
   at := relay.now();
+  -- The laterals keep the shape of the plan also before the tables were ever analysed.
   return query
   with asked as materialized (
-    select w.*, row_number() over (partition by w.mailbox_id, w.seq, w.token order by w.ord) as time
+    select w.*, row_number() over (partition by w.mailbox_id, w.seq, w.token order by w.ord) as time,
+      d.tid, d.tid is not null as waits, d.state = 'leased' and d.lease_token = w.token and d.lease_until > at as ours
     from unnest(mailbox_ids, tokens, seqs) with ordinality w(mailbox_id, token, seq, ord)
+    left join lateral (
+      select d.ctid as tid, d.state, d.lease_token, d.lease_until from delivery d
+      where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = w.mailbox_id and d.seq = w.seq limit 1) d on true
   ), gone as (
-    delete from delivery d using asked a
-    where a.time = 1 and d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = a.mailbox_id and d.seq = a.seq
-      and d.state = 'leased' and d.lease_token = a.token and d.lease_until > at
-    returning d.mailbox_id, d.seq, d.appended_at, d.deliveries, d.lease_token
+    delete from delivery d
+    where d.ctid = any(array(select a.tid from asked a where a.ours and a.time = 1))
+    returning d.mailbox_id, d.seq, d.appended_at, d.deliveries
   ), counted as (
     update record r set acked_deliveries = g.deliveries from gone g
     where g.deliveries <> 1 and r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = g.mailbox_id
       and r.seq = g.seq and r.appended_at = g.appended_at)
   select a.ord,
     case
-      when a.time = 1 and (a.mailbox_id, a.seq, a.token) in (select g.mailbox_id, g.seq, g.lease_token from gone g) then 'acked'
-      when (a.mailbox_id, a.seq) in (select g.mailbox_id, g.seq from gone g) then 'already_acked'
-      when d.seq is not null or x.seq is not null then 'lease_lost'
+      when a.ours and a.time = 1 then 'acked'
+      when a.ours then 'already_acked'
+      when a.waits or x.seq is not null then 'lease_lost'
       when a.seq between m.oldest and m.head then 'already_acked'
       else 'not_found'
     end
   from asked a
-  left join mailbox m on m.tenant = p_tenant and m.environment = p_environment and m.id = a.mailbox_id
-  left join delivery d on d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = a.mailbox_id and d.seq = a.seq
-  left join dead_letter x on x.tenant = p_tenant and x.environment = p_environment and x.mailbox_id = a.mailbox_id and x.seq = a.seq
+  left join lateral (
+    select m.oldest, m.head from mailbox m
+    where m.tenant = p_tenant and m.environment = p_environment and m.id = a.mailbox_id limit 1) m on true
+  left join lateral (
+    select x.seq from dead_letter x
+    where x.tenant = p_tenant and x.environment = p_environment and x.mailbox_id = a.mailbox_id and x.seq = a.seq limit 1) x on true
   order by a.ord;
 end $$;

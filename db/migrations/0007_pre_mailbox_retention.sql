@@ -112,7 +112,7 @@ begin
 
   insert into delivery (tenant, environment, mailbox_id, seq, appended_at, state, leasable)
   select v.tenant, v.environment, v.mailbox_id, v.seq, v.appended_at, 'available', true from unnest(revived) v;
-  update mailbox m set low_water = least(m.low_water, revived[1].seq)
+  update mailbox m set low_water = least(m.low_water, revived[1].seq), retry_at = '-infinity'
   where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id and cardinality(revived) > 0;
 
   perform append_v1(array_agg(p_tenant), array_agg(p_environment), array_agg(here.owner),

@@ -75,7 +75,7 @@ class Surface:
             leases=Combiner(pool, lease_mutation(seed)),
             acks=combined(acknowledge),
             extensions=combined(extend_lease),
-            releases=combined(release_lease),
+            releases=combined(on_own_mailbox(release_lease)),
             reports=combined(report_cursor),
             redrives=combined(dead_letters.redrive),
             acceptances=combined(on_own_mailbox(contacts.accept_sender)),

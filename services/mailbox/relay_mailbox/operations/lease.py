@@ -271,20 +271,15 @@ async def extended(conn: AsyncConnection, call: Call[ExtendGiven]) -> Answer | R
 
 
 async def release_lease(
-    conn: AsyncConnection, calls: Sequence[Call[ReleaseGiven]]
-) -> list[Answer | RelayError]:
-    """Give records back before their lease ends."""
-    return [await released(conn, call) for call in calls]
-
-
-async def released(conn: AsyncConnection, call: Call[ReleaseGiven]) -> Answer | RelayError:
-    """Give records of one lease back; LeaseLost when none of them is held any more."""
-    given, within = call.given, Tenancy.of(call.caller)
-    found = await leased_from(conn, within, given.owner, given.lease_id)
-    if isinstance(found, RelayError):
-        return found
-    box, lease = found
-    seqs = await leases.release(conn, within, box.id, lease, (given.seqs, given.delay_seconds))
+    conn: AsyncConnection, box: Mailbox, call: Call[ReleaseGiven]
+) -> Answer | RelayError:
+    """Give records of one lease back before it ends; LeaseLost when none is held any more."""
+    given, lease = call.given, decode_lease(call.given.lease_id)
+    refusal = LeaseNotFound() if lease is None else refused_state(box)
+    if lease is None or refusal is not None:
+        return refusal or LeaseNotFound()
+    what = (given.seqs, given.delay_seconds)
+    seqs = await leases.release(conn, Tenancy.of(call.caller), box.id, lease, what)
     return rendered(200, {"released": seqs}) if seqs else LeaseLost()
 
 

@@ -12,8 +12,10 @@ select w.place, m.owner, w.epoch, w.seq, r.message_id, r.kind, r.type, 'leased',
   r.relationship, r.body
 from unnest(%(places)s::int[], %(mailbox_ids)s::bigint[], %(epochs)s::bigint[], %(seqs)s::bigint[], %(deliveries)s::int[])
      w(place, mailbox_id, epoch, seq, deliveries)
-join mailbox m on m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = w.mailbox_id
-join record r on r.tenant = m.tenant and r.environment = m.environment and r.mailbox_id = m.id and r.seq = w.seq
+cross join lateral (select m.owner from mailbox m
+  where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = w.mailbox_id limit 1) m
+cross join lateral (select r.* from record r
+  where r.tenant = %(tenant)s and r.environment = %(environment)s and r.mailbox_id = w.mailbox_id and r.seq = w.seq limit 1) r
 order by w.place, w.seq
 
 -- name: acknowledge
@@ -30,26 +32,35 @@ with held as materialized (
   order by d.seq for no key update)
 update delivery d
 set lease_until = clock.at + make_interval(secs => %(seconds)s)
-from held h cross join (select relay.now() as at) clock
-where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s and d.seq = h.seq
+from (select relay.now() as at) clock
+where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s
+  and d.seq = any(array(select h.seq from held h))
   and d.state = 'leased' and d.lease_token = %(token)s and d.lease_until > clock.at
 returning d.lease_until
 
 -- name: release_lease
--- Give records of a running lease back before it ends, to be leased again after a delay
+-- Give records of a running lease back before it ends, to be leased again after a delay; the head is held
 with held as materialized (
   select d.seq from delivery d
   where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s
     and d.seq between %(first)s and %(last)s and d.state = 'leased' and d.lease_token = %(token)s
     and (%(seqs)s::bigint[] is null or d.seq = any(%(seqs)s::bigint[]))
-  order by d.seq for no key update)
-update delivery d
-set state = 'available', lease_token = null, lease_until = null,
-    available_at = clock.at + make_interval(secs => %(delay_seconds)s)
-from held h cross join (select relay.now() as at) clock
-where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s and d.seq = h.seq
-  and d.state = 'leased' and d.lease_token = %(token)s and d.lease_until > clock.at
-returning d.seq
+  order by d.seq for no key update
+), released as (
+  update delivery d
+  set state = 'available', lease_token = null, lease_until = null,
+      available_at = clock.at + make_interval(secs => %(delay_seconds)s)
+  from (select relay.now() as at) clock
+  where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s
+    and d.seq = any(array(select h.seq from held h))
+    and d.state = 'leased' and d.lease_token = %(token)s and d.lease_until > clock.at
+  returning d.seq, d.available_at
+), sooner as (
+  update mailbox m set retry_at = least(m.retry_at, r.available_at)
+  from (select min(available_at) as available_at from released) r
+  where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s
+)
+select seq from released
 
 -- name: report_cursors
 -- Keep the furthest position of each reader within the epoch; another epoch starts it anew

@@ -32,6 +32,8 @@ select s.state, s.epoch, s.head, s.oldest,
   p.appended_at, p.trust, p.relationship, p.body
 from stream s
 left join fitting p on true
-left join delivery d on d.tenant = s.tenant and d.environment = s.environment and d.mailbox_id = s.id and d.seq = p.seq
-left join dead_letter x on x.tenant = s.tenant and x.environment = s.environment and x.mailbox_id = s.id and x.seq = p.seq
+left join lateral (select d.* from delivery d
+  where d.tenant = s.tenant and d.environment = s.environment and d.mailbox_id = s.id and d.seq = p.seq limit 1) d on true
+left join lateral (select x.seq, x.deliveries from dead_letter x
+  where x.tenant = s.tenant and x.environment = s.environment and x.mailbox_id = s.id and x.seq = p.seq limit 1) x on true
 order by p.seq

@@ -24,7 +24,7 @@ with accepted as (
   where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s and d.seq = a.seq
   returning d.seq
 ), lowered as (
-  update mailbox m set low_water = least(m.low_water, f.seq)
+  update mailbox m set low_water = least(m.low_water, f.seq), retry_at = '-infinity'
   from (select min(seq) as seq from freed) f
   where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s
 )
@@ -75,7 +75,7 @@ select min(seq) from turned
 
 -- name: lower_water
 -- Leasing has to look again from this seq on; the head is held
-update mailbox m set low_water = least(m.low_water, %(seq)s)
+update mailbox m set low_water = least(m.low_water, %(seq)s), retry_at = '-infinity'
 where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s
 
 -- name: report_abuse
