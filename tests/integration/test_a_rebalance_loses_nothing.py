@@ -87,10 +87,12 @@ def test_matchers_that_come_and_go_lose_no_event(
                 stack.stop(name)
             else:
                 stack.start(name, **chosen)
+                stack.until_ready(name)
             flow.until_recorded(PACE)
     until(lambda: flow.recorded() == flow.produced, 40, lambda: f"{flow.recorded()} recorded")
     for name in names:
-        stack.stop(name)
+        if stack.alive(name):
+            stack.stop(name)
     stack.restart("matcher")
     with stack.database() as conn:
         query = "select state::text, count(*) from matcher.waitpoint where tenant = %s group by 1"
