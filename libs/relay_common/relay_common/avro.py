@@ -17,13 +17,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import fastavro
 from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form
 
 from relay_common.errors import Poison
-from relay_common.registry import Registry
+
+if TYPE_CHECKING:
+    from relay_common.registry import Registry
 
 SCHEMA_DIR = Path(__file__).parents[3] / "schemas" / "avro"
 SINGLE_OBJECT = b"\xc3\x01"
@@ -61,13 +63,20 @@ class Writer:
     reader: AvroSchema | None
 
 
+def registry_at(url: str) -> "Registry":
+    """Return the registry at `url`. Imported only here: few have one, and it is slow to import."""
+    from relay_common.registry import Registry  # noqa: PLC0415 - half a second for every process
+
+    return Registry(url)
+
+
 class Codec:
     """Encodes and decodes the values of all topics. One per process; safe to share by threads."""
 
     def __init__(self, schema_dir: Path | None = None, registry_url: str | None = None) -> None:
         folder = schema_dir or Path(os.environ.get("RELAY_SCHEMA_DIR") or SCHEMA_DIR)
         self.known = {known.name: known for known in read_schemas(folder)}
-        self.registry = Registry(registry_url) if registry_url else None
+        self.registry = registry_at(registry_url) if registry_url else None
         self.by_fingerprint = {k.fingerprint: self.writer(k) for k in self.known.values()}
         self.by_id: dict[int, Writer] = {}
         self.prefixes: dict[str, bytes] = {}
