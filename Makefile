@@ -65,6 +65,13 @@ test-integration: setup # the running stack, crashes and restarts
 test-long: setup # faults in random order for ten minutes; RELAY_FAULT_SECONDS, RELAY_FAULT_SEED
 	@$(PYTEST) tests/integration -m slow
 
+## Measure
+bench: setup # the matcher and the pipeline beside their ceilings; ARGS="--quick match_rate", ARGS=--full
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: setup # DBOS, Restate, JetStream and Temporal at the same job, each installed apart
+	@$(BIN)/python -m bench.peers $(ARGS)
+
 ## Data
 migrate: setup # apply the missing migrations to the stack's database
 	@$(STACK) migrate

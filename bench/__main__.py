@@ -48,7 +48,7 @@ def profile_of(given: argparse.Namespace) -> Profile:
 
 
 def main() -> int:
-    """Run the sections and report; a section that fails is reported and fails the run at its end."""
+    """Run the sections and report; one that fails is reported and fails the run at its end."""
     given = arguments()
     profile = profile_of(given)
     figures: list[Figure] = []

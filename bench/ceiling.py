@@ -1,6 +1,6 @@
 """The ceilings: what the same machine does with the same bytes when nothing is decided.
 
-A child process: `python -m bench.ceiling KIND DATABASE_URL BOOTSTRAP TOPIC GROUP BATCH`, where KIND is
+A child process, `python -m bench.ceiling KIND DATABASE_URL BOOTSTRAP TOPIC GROUP BATCH`; KIND is
 
     c1        full fastavro decode of every record, COPY into a table of the event log's shape
     c2        decode of the routing fields only, the same COPY
@@ -32,7 +32,8 @@ TYPES = ["timestamptz", "int8", "int8", "bytea", "int2", *["bytea"] * 7]
 COPY = f"copy ceiling.event ({COLUMNS}) from stdin (format binary)"
 STORE = """
 insert into ceiling.position as p (topic, partition, next_offset)
-select %(topic)s, partition, next_offset from unnest(%(partitions)s::int[], %(offsets)s::bigint[]) q (partition, next_offset)
+select %(topic)s, q.partition, q.next_offset
+from unnest(%(partitions)s::int[], %(offsets)s::bigint[]) q (partition, next_offset)
 on conflict (topic, partition) do update set next_offset = excluded.next_offset
 """
 Routing = tuple[bytes, bytes, bytes, bytes, bytes]

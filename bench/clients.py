@@ -1,4 +1,4 @@
-"""Plain HTTP clients for load: keep-alive connections on asyncio, nothing between them and the wire."""
+"""Plain HTTP clients for load: keep-alive connections on asyncio, as thin as can be."""
 
 import asyncio
 import itertools

@@ -21,8 +21,9 @@ from bench.stage import Stage
 
 WAITERS = 10_000
 FILL = """
-copy matcher.waitpoint (tenant, environment, id, key_hash, created_at, updated_at, expires_at, kind, state, waiter, event_type,
-  correlation_key, opened) from stdin (format binary)
+copy matcher.waitpoint (
+  tenant, environment, id, key_hash, created_at, updated_at, expires_at, kind, state, waiter,
+  event_type, correlation_key, opened) from stdin (format binary)
 """
 FILL_TYPES = [
     "text",
@@ -48,16 +49,20 @@ select tenant, environment, '', count(*) from matcher.waitpoint group by 1, 2
 CEILING = """
 create schema ceiling;
 create sequence ceiling.arrival increment by 8192;
-create table ceiling.position (topic text, partition int, next_offset bigint not null, primary key (topic, partition)) with (fillfactor = 50);
+create table ceiling.position (
+  topic text, partition int, next_offset bigint not null, primary key (topic, partition)
+) with (fillfactor = 50);
 create table ceiling.event (like matcher.event including all) partition by range (received_at);
 """
 EMPTIED = (
-    "matcher.event, matcher.take, matcher.outbox, matcher.outbox_dead, matcher.closed_delta, matcher.waiter_floor,"
-    " ceiling.event, mailbox.outbox, mailbox.record, mailbox.delivery, mailbox.mailbox, mailbox.cursor, mailbox.request"
+    "matcher.event, matcher.take, matcher.outbox, matcher.outbox_dead, matcher.closed_delta,"
+    " matcher.waiter_floor, ceiling.event, mailbox.outbox, mailbox.record, mailbox.delivery,"
+    " mailbox.mailbox, mailbox.cursor, mailbox.request"
 )
 REOPEN = """
 update matcher.waitpoint
-set state = 'open', updated_at = created_at, closed_at = null, responded_at = null, event_id = null, event_received_at = null, revision = 1
+set state = 'open', updated_at = created_at, closed_at = null, responded_at = null, revision = 1,
+  event_id = null, event_received_at = null
 where state <> 'open' and kind = 'event'
 """
 
@@ -165,7 +170,7 @@ def row_of(
 def add_waitpoints(
     database: Database, wanted: Iterable[tuple[str, str]], wait: timedelta = timedelta(days=29)
 ) -> datetime:
-    """Open a waitpoint for each correlation key and waiter; return when, by the database's clock."""
+    """Open a waitpoint for each correlation key and waiter; return when (database's clock)."""
     with database.owner() as conn:
         seed = conn.execute("select hash_seed from relay.installation").fetchone()[0]
         at = conn.execute("select relay.now()").fetchone()[0]

@@ -1,4 +1,4 @@
-"""The whole pipeline of a run: matcher with publisher, mailbox with its consumer, tokens they accept."""
+"""The whole pipeline of a run: matcher with publisher, mailbox, and tokens they accept."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

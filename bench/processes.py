@@ -1,4 +1,4 @@
-"""Child processes of a run: started with their settings, their logs kept, stopped by name of none."""
+"""Child processes of a run: started with their settings, logs kept, stopped at the end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One throughput run: processes ready and waiting, events in the topic, the gate opens, the clock runs."""
+"""One throughput run: processes wait, events lie in the topic, the gate opens, the clock runs."""
 
 import time
 import urllib.error

@@ -1,4 +1,4 @@
-"""The edges: one event for many waiters, a million open waitpoints at rest, many expiring at once."""
+"""The edges: one event for many waiters, open waitpoints at rest, many expiring at once."""
 
 import random
 import time
@@ -20,10 +20,12 @@ from bench.figures import Figure
 from bench.stage import Stage
 
 SIZES = """
-select pg_total_relation_size('matcher.waitpoint') / 2^20, pg_relation_size('matcher.waitpoint_one_active_per_waiter_and_key') / 2^20
+select pg_total_relation_size('matcher.waitpoint') / 2^20,
+  pg_relation_size('matcher.waitpoint_one_active_per_waiter_and_key') / 2^20
 """
 EXPIRED = """
-select count(*) filter (where state = 'expired'), extract(epoch from max(closed_at) - max(expires_at))::float8
+select count(*) filter (where state = 'expired'),
+  extract(epoch from max(closed_at) - max(expires_at))::float8
 from matcher.waitpoint where starts_with(correlation_key, 'due-')
 """
 
@@ -57,7 +59,10 @@ def fanned(stage: Stage, database: Database, bank: runs.Bank, size: int) -> floa
             bank.check()
             time.sleep(0.001)
         seconds = time.perf_counter() - begun
-        query = "select count(*) from matcher.waitpoint where correlation_key = %s and state = 'resolved'"
+        query = (
+            "select count(*) from matcher.waitpoint"
+            " where correlation_key = %s and state = 'resolved'"
+        )
         resolved = conn.execute(query, (f"fan-{size}",)).fetchone()[0]
     remove_waitpoints(database, "fan-")
     if resolved != size:

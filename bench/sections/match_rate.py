@@ -1,4 +1,4 @@
-"""Events per second of the matcher alone at 0, 10 and 100 % match, beside C1 and C2 of the same run."""
+"""Events per second of the matcher alone at 0, 10 and 100 % match, beside C1 and C2."""
 
 from collections import defaultdict
 

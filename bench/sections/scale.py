@@ -11,9 +11,11 @@ from bench.stage import Stage
 RATE = 0.1
 PROCESSES = 2
 RECORDED = """
-insert into matcher.event (received_at, key_hash, arrival, event_id, rule_id, tenant, environment, event_type, correlation_key, value)
-select s.starts_at + (s.ends_at - s.starts_at) * random(), hashint8extended(n, 1), -n, gen_random_uuid(), 1, 'acme', 'prod',
-  'payment.settled', 'past-' || n, repeat('x', 260)::bytea
+insert into matcher.event (
+  received_at, key_hash, arrival, event_id, rule_id, tenant, environment, event_type,
+  correlation_key, value)
+select s.starts_at + (s.ends_at - s.starts_at) * random(), hashint8extended(n, 1), -n,
+  gen_random_uuid(), 1, 'acme', 'prod', 'payment.settled', 'past-' || n, repeat('x', 260)::bytea
 from generate_series(%(first)s::bigint, %(last)s::bigint) n, matcher.event_slice s
 where s.starts_at <= %(at)s and %(at)s < s.ends_at
 """
@@ -96,16 +98,21 @@ def older_slice(conn: psycopg.Connection) -> None:
     conn.execute(
         """
         do $$
-        declare starts timestamptz := matcher.slice_start(relay.now()) - interval '12 hours';
+        declare
+          starts timestamptz := matcher.slice_start(relay.now()) - interval '12 hours';
+          ends timestamptz := starts + interval '6 hours';
         begin
-          if not exists (select from matcher.event_slice s where s.starts_at = starts) then
-            execute format('create table matcher.event_past (like matcher.event including storage)');
-            create unique index on matcher.event_past (key_hash, event_id);
-            create index on matcher.event_past (key_hash, arrival);
-            execute format('alter table matcher.event attach partition matcher.event_past for values from (%L) to (%L)',
-              starts, starts + interval '6 hours');
-            insert into matcher.event_slice (name, starts_at, ends_at) values ('event_past', starts, starts + interval '6 hours');
+          if exists (select from matcher.event_slice s where s.starts_at = starts) then
+            return;
           end if;
+          create table matcher.event_past (like matcher.event including storage);
+          create unique index on matcher.event_past (key_hash, event_id);
+          create index on matcher.event_past (key_hash, arrival);
+          execute format(
+            'alter table matcher.event attach partition matcher.event_past'
+            ' for values from (%L) to (%L)', starts, ends);
+          insert into matcher.event_slice (name, starts_at, ends_at)
+          values ('event_past', starts, ends);
         end $$
         """
     )
