@@ -1,0 +1,151 @@
+"""Public faults of systems like Relay, tried here (reference cases W1 to W30)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+REPLIER = "waitpoints:reply waitpoints:read"
+
+
+async def ask(matcher: Any, key: str = "q", **given: Any) -> dict[str, Any]:
+    """Open a question or review of agent:a to ann."""
+    body = {
+        "kind": "question",
+        "match": {"event_type": "asked", "correlation_key": key},
+        "expires_at": (matcher.one("select relay.now()") + timedelta(hours=1)).isoformat(),
+        "responders": ["subscriber:ann"],
+        "content": {"action": "x"},
+        "response_schema": {"type": "integer"},
+        **given,
+    }
+    body = {name: value for name, value in body.items() if value is not None}
+    opened = await matcher.call("POST", "/v1/waitpoints", body)
+    assert opened.status_code == 201, opened.text
+    return opened.json()
+
+
+async def reply(matcher: Any, opened: dict[str, Any], **given: Any) -> Any:
+    """Reply as ann."""
+    how = {"who": "subscriber:ann", "scope": REPLIER}
+    path = f"/v1/waitpoints/{opened['id']}"
+    started = (await matcher.call("POST", f"{path}/reply-sessions", {}, **how)).json()
+    body = {
+        "reply_session": started["reply_session"],
+        "subject_digest": started["subject_digest"],
+        **given,
+    }
+    return await matcher.call("POST", f"{path}/replies", body, **how)
+
+
+async def test_w6_resolved_comes_after_created(matcher: Any) -> None:
+    await reply(matcher, await ask(matcher), response=1)
+    order = [m.body["revision"] for m in matcher.announced("relay.mailbox") if "revision" in m.body]
+    assert order == [1, 2]
+
+
+async def test_w7_events_may_come_in_another_order_than_waits(matcher: Any) -> None:
+    matcher.event("b")
+    matcher.event("a")
+    assert (await matcher.open("a")).json()["state"] == "resolved"
+    assert (await matcher.open("b")).json()["state"] == "resolved"
+
+
+async def test_w8_a_retry_after_a_crash_finds_the_first_deadline_and_it_holds(
+    matcher: Any, clock: Any
+) -> None:
+    """The row, its deadline and its announcement commit together; there is no job to lose."""
+    given = {"idempotency": "once", "expires_at": after(clock, 600)}
+    first = (await matcher.open("k", **given)).json()
+    clock.shift(timedelta(seconds=300))
+    again = (await matcher.open("k", **{**given, "expires_at": after(clock, 900)})).json()
+    assert again["expires_at"] == first["expires_at"]
+    clock.shift(timedelta(seconds=300))
+    assert matcher.expire_due() == 1
+
+
+def after(clock: Any, seconds: float) -> str:
+    """Return a time after the database's clock."""
+    return (clock.now() + timedelta(seconds=seconds)).isoformat()
+
+
+@pytest.mark.spec("WP-EDGE-OPEN")
+async def test_w14_three_reviews_three_outcomes(matcher: Any, clock: Any) -> None:
+    review = {"kind": "review", "actions": ["approve", "deny"], "response_schema": None}
+    approved, cancelled, expired = [await ask(matcher, key, **review) for key in "abc"]
+    assert (await reply(matcher, approved, decision="approve")).status_code == 200
+    await matcher.call("POST", f"/v1/waitpoints/{cancelled['id']}/cancel")
+    clock.shift(timedelta(hours=1))
+    matcher.expire_due()
+    found = [await matcher.get(w["id"]) for w in (approved, cancelled, expired)]
+    assert [w["state"] for w in found] == ["resolved", "cancelled", "expired"]
+    assert [w["resolution"] and w["resolution"]["decision"] for w in found] == [
+        "approve",
+        None,
+        None,
+    ]
+
+
+@pytest.mark.spec("WP-OBJ-ID")
+async def test_w18_looking_at_a_reply_address_changes_nothing(matcher: Any) -> None:
+    opened = await ask(matcher)
+    for path in ("replies", "reply-sessions", "cancel", "heartbeat"):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            for _ in range(2):
+                seen = await matcher.call(
+                    method, f"/v1/waitpoints/{opened['id']}/{path}", who="subscriber:ann"
+                )
+                assert seen.status_code == 405
+    assert await matcher.get(opened["id"]) == opened
+
+
+async def test_w25_fifty_thousand_deadlines_at_once_each_expire_once(
+    matcher: Any, clock: Any
+) -> None:
+    copies = """
+    insert into matcher.waitpoint (tenant, environment, id, key_hash, created_at, updated_at,
+      expires_at, kind, state, waiter, event_type, correlation_key, opened)
+    select tenant, environment, gen_random_uuid(), n, created_at, updated_at, expires_at, kind,
+      state, waiter, event_type, 'copy ' || n, opened
+    from matcher.waitpoint, generate_series(1, 49999) n
+    """
+    await matcher.open("k", expires_at=after(clock, 60))
+    matcher.database.owner.execute(copies)
+    question = await ask(matcher)
+    clock.shift(timedelta(seconds=60))
+    assert matcher.expire_due() == 50_000
+    assert matcher.expire_due() == 0
+    assert (await reply(matcher, question, response=1)).status_code == 200
+    expired = [m for m in matcher.announced("relay.waitpoints") if "expired" in m.record["type"]]
+    assert len(expired) == len({m.record["message_id"] for m in expired}) == 50_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "verdict"),
+    [
+        ({"type": "integer"}, True, 422),
+        ({"type": "integer"}, 1.0, 200),
+        ({"type": "integer"}, 1.5, 422),
+        ({"type": "number", "multipleOf": 0.01}, 19.99, 200),
+        ({"type": "string", "format": "date-time"}, "tomorrow", 422),
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 5000 + "b", 422),
+    ],
+)
+async def test_w29_verdicts_of_the_schema(
+    matcher_once: Any, schema: Any, value: Any, verdict: int
+) -> None:
+    key = f"{schema}{str(value)[:20]}"
+    opened = await ask(matcher_once, key, response_schema=schema)
+    assert (await reply(matcher_once, opened, response=value)).status_code == verdict
+
+
+@pytest.mark.spec("WP-INV-7")
+async def test_state_is_in_the_record_not_in_what_announces_it(matcher: Any) -> None:
+    """Dropping every hint, topic message and mailbox record changes no state."""
+    matcher.event("k")
+    resolved = (await matcher.open("k")).json()
+    question = await ask(matcher)
+    matcher.database.owner.execute("truncate matcher.outbox")
+    assert await matcher.get(resolved["id"]) == resolved
+    assert await matcher.get(question["id"]) == question
+    assert (await reply(matcher, question, response=1)).json()["state"] == "resolved"
