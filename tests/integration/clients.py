@@ -41,7 +41,7 @@ class Call:
 class History:
     """All calls of all clients of a run."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, call: Call) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from tests.integration.clients import Call, History
-from tests.integration.tap import Seen, Tap
+from tests.integration.tap import Tap
 
 TERMINAL = {"resolved", "expired", "cancelled"}
 STATE_AFTER = {
@@ -372,17 +372,6 @@ def derived(*parts: str) -> bytes:
         raw = part.encode()
         digest.update(struct.pack(">I", len(raw)) + raw)
     return digest.digest()[:16]
-
-
-def poison_of(tap: Tap) -> dict[tuple[int, int], Seen]:
-    """Return source place → dead letter of relay.events."""
-    return {
-        (
-            int(s.header("relay_source_partition") or -1),
-            int(s.header("relay_source_offset") or -1),
-        ): s
-        for s in tap.of("relay.events.dlq")
-    }
 
 
 CHECKS = (

@@ -41,8 +41,8 @@ class Tap:
     """A thread that reads all topics from their beginning and keeps what it sees."""
 
     bootstrap: str
-    seen: list[Seen] = field(default_factory=list)
-    _next: dict[tuple[str, int], int] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list, repr=False)
+    _next: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -80,6 +80,16 @@ class Tap:
     def of(self, topic: str) -> list[Seen]:
         """Return what was seen on `topic`, each partition in its order."""
         return [record for record in list(self.seen) if record.topic == topic]
+
+    def letters(self) -> dict[tuple[int, int], Seen]:
+        """Return source partition and offset → dead letter of relay.events."""
+        return {
+            (
+                int(s.header("relay_source_partition") or 0),
+                int(s.header("relay_source_offset") or 0),
+            ): s
+            for s in self.of("relay.events.dlq")
+        }
 
     def _run(self) -> None:
         while not self._stop.is_set():

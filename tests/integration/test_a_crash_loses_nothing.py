@@ -26,6 +26,7 @@ CRASHES = [
 ]
 
 
+@pytest.mark.spec("WP-INV-7", "MB-AT-LEAST-ONCE")
 @pytest.mark.parametrize("crashes", CRASHES)
 def test_a_crash_at_a_named_point_loses_nothing_and_doubles_nothing(
     stack: Deployment,

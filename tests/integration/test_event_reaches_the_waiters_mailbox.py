@@ -37,6 +37,7 @@ def resolved(waiter: Program, waitpoint: str) -> dict:
     return seen[0]
 
 
+@pytest.mark.spec("WP-KIND-EVENT", "WP-STATE-RESOLVED", "WP-EVENT-RESOLVED", "MB-LEASE", "MB-ACK")
 @pytest.mark.parametrize("path", ["http", "topic"])
 def test_an_event_resolves_the_waitpoint_and_the_waiter_acknowledges_it(
     program: Make, produce: Produce, place: Place, path: str
@@ -71,6 +72,7 @@ def test_an_event_resolves_the_waitpoint_and_the_waiter_acknowledges_it(
     assert waiter.lease() == {**waiter.lease(), "lease_id": None, "records": []}
 
 
+@pytest.mark.spec("WP-EARLY-OPEN")
 @pytest.mark.parametrize("path", ["http", "topic"])
 def test_an_event_that_comes_first_resolves_the_waitpoint_when_it_opens(
     program: Make, produce: Produce, place: Place, path: str
@@ -111,6 +113,7 @@ def recorded_event(reader: Program, key: str) -> dict:
     return found[0]
 
 
+@pytest.mark.spec("WP-EARLY-HELD", "MB-HELD")
 def test_an_addressed_event_is_shown_held_and_then_superseded(program: Make, place: Place) -> None:
     warehouse, other, shop = (program(f"agent:{n}") for n in ("warehouse", "other", "shop"))
     shop.publish(event("order.paid", place.key(), recipient="agent:warehouse", data=place.data))
@@ -133,6 +136,7 @@ def test_an_addressed_event_is_shown_held_and_then_superseded(program: Make, pla
     assert other.waitpoint(other.get("/v1/waitpoints")["items"][0]["id"])["state"] == "open"
 
 
+@pytest.mark.spec("WP-MATCH-UNMATCHED", "WP-MATCH-CONDITION")
 def test_an_unmatched_event_is_visible_with_the_rule_that_left_it(
     program: Make, place: Place
 ) -> None:
@@ -153,6 +157,9 @@ def test_an_unmatched_event_is_visible_with_the_rule_that_left_it(
     assert {e["rule_id"] for e in listed} == set(sent)
 
 
+@pytest.mark.spec(
+    "WP-STATE-EXPIRED", "WP-STATE-CANCELLED", "WP-EVENT-EXPIRED", "WP-EVENT-CANCELLED"
+)
 def test_a_waitpoint_expires_and_a_cancelled_one_stays_cancelled(
     program: Make, place: Place
 ) -> None:

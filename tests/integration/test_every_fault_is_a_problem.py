@@ -78,6 +78,7 @@ def test_missing_and_wrong_tokens_are_refused_before_anything_else(
     problem(narrow.request("POST", path, {}), 403, "insufficient_scope")
 
 
+@pytest.mark.spec("WP-CREATE-KEY")
 @pytest.mark.parametrize("path", POSTS)
 def test_a_mutation_without_idempotency_key_is_refused(program: Make, path: str) -> None:
     caller = program("client:shop")
@@ -129,6 +130,7 @@ def test_one_key_in_flight_many_times_opens_once(program: Make, place: Place) ->
     assert len(caller.pages("/v1/waitpoints")) == 1
 
 
+@pytest.mark.spec("WP-DEADLINE-FIXED")
 def test_the_first_deadline_stands_when_an_opening_is_repeated(program: Make, place: Place) -> None:
     caller, key = program("client:shop"), {"Idempotency-Key": str(uuid4())}
     first = caller.request("POST", "/v1/waitpoints", opening("a", place.key(), 600), headers=key)
@@ -136,6 +138,7 @@ def test_the_first_deadline_stands_when_an_opening_is_repeated(program: Make, pl
     assert again.content == first.content
 
 
+@pytest.mark.spec("WP-ONE-ACTIVE")
 def test_a_second_opening_on_the_same_key_names_the_first(program: Make, place: Place) -> None:
     caller = program("client:shop")
     opened = caller.open("order.paid", place.key())
@@ -202,6 +205,7 @@ def test_bad_deadlines_and_conditions_have_codes_of_their_own(program: Make, pla
         problem(caller.request("POST", "/v1/waitpoints", wanted), 422, code)
 
 
+@pytest.mark.spec("WP-OBJ-ID")
 def test_unknown_malformed_and_foreign_ids_are_one_and_the_same_404(
     program: Make, place: Place
 ) -> None:

@@ -26,6 +26,7 @@ def states(stack: Deployment, place: Place) -> Counter[str]:
         return Counter(dict(conn.execute(query, (place.tenant,)).fetchall()))
 
 
+@pytest.mark.spec("WP-TIMEOUT-TOTAL", "WP-EDGE-OPEN")
 def test_an_event_at_the_deadline_resolves_before_it_or_never(
     stack: Deployment, program: Make, place: Place, verify: Callable[[], None]
 ) -> None:
@@ -51,6 +52,7 @@ def test_an_event_at_the_deadline_resolves_before_it_or_never(
     verify()
 
 
+@pytest.mark.spec("WP-EDGE-OPEN", "WP-INV-4")
 def test_a_cancellation_and_an_event_agree_on_who_was_first(
     stack: Deployment, program: Make, place: Place, verify: Callable[[], None]
 ) -> None:

@@ -82,6 +82,7 @@ def until_none_waits(stack: Deployment, place: Place) -> None:
         until(lambda: waiting() == 0, 20, lambda: f"{waiting()} waitpoints still wait")
 
 
+@pytest.mark.spec("WP-EARLY-OPEN", "WP-MATCH-EXACT")
 @pytest.mark.parametrize("path", ["http", "topic"])
 def test_each_of_a_thousand_waits_meets_its_event(
     stack: Deployment,
@@ -131,6 +132,7 @@ def test_each_of_a_thousand_waits_meets_its_event(
     assert set(told.values()) == {1}
 
 
+@pytest.mark.spec("WP-FAN-OUT")
 def test_fifty_waiters_on_one_key_all_get_the_one_event(
     stack: Deployment,
     program: Make,

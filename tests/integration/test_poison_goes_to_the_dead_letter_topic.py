@@ -10,7 +10,6 @@ from relay_common.testing.wait import until
 from tests.integration.clients import Program, event
 from tests.integration.conftest import Place
 from tests.integration.deployment import Deployment
-from tests.integration.invariants import poison_of
 from tests.integration.producer import EVENTS, PlainProducer, event_value
 from tests.integration.tap import Seen, Tap
 
@@ -91,8 +90,8 @@ def test_each_poisonous_record_is_kept_in_the_dead_letter_topic_and_the_partitio
             f"a good event behind the poison in partition {partition}",
         )
     wanted = {(s.partition, s.offset): name for s, name in zip(sent, names, strict=False)}
-    until(lambda: set(wanted) <= set(poison_of(tap)), 30, lambda: missing(tap, wanted))
-    letters = poison_of(tap)
+    until(lambda: set(wanted) <= set(tap.letters()), 30, lambda: missing(tap, wanted))
+    letters = tap.letters()
     for spot, name in wanted.items():
         check(name, letters[spot])
     assert stack.pid("matcher") == pid
@@ -100,7 +99,7 @@ def test_each_poisonous_record_is_kept_in_the_dead_letter_topic_and_the_partitio
 
 def missing(tap: Tap, wanted: dict[tuple[int, int], str]) -> str:
     """Return the names of what is not in the dead letter topic yet."""
-    letters = poison_of(tap)
+    letters = tap.letters()
     return str([name for spot, name in wanted.items() if spot not in letters])
 
 

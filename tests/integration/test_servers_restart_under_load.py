@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 
+import pytest
 from relay_common.testing.wait import until
 
 from tests.integration.clients import Call, History, Program, event, opening
@@ -92,6 +93,7 @@ def test_an_immediate_restart_of_postgres_loses_no_acknowledged_work(
     verify()
 
 
+@pytest.mark.spec("WP-INV-7", "MB-AT-LEAST-ONCE")
 def test_a_power_cut_of_everything_loses_no_acknowledged_work(
     stack: Deployment,
     program: Make,

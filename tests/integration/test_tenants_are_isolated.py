@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from relay_common.testing.wait import until
 
 from tests.integration.clients import History, Program, event
@@ -19,6 +20,7 @@ READS = (
 )
 
 
+@pytest.mark.spec("WP-MATCH-EXACT")
 def test_the_same_key_in_another_tenant_or_environment_matches_nothing(
     stack: Deployment, tap: Tap, program: Make, place: Place, history: History
 ) -> None:
@@ -50,6 +52,7 @@ def test_the_same_key_in_another_tenant_or_environment_matches_nothing(
         assert place.tenant not in stack.metrics(name)
 
 
+@pytest.mark.spec("MB-OWNER")
 def test_a_mailbox_is_its_owners_alone(program: Make, place: Place) -> None:
     owner, neighbour = program("client:owner"), program("client:neighbour")
     stranger = program("client:owner", where=Place(f"{place.tenant}-b"))
