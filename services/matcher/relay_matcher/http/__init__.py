@@ -10,6 +10,7 @@ from relay_matcher.http.conditions import conditions_router
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.events import events_router
 from relay_matcher.http.replies import replies_router
+from relay_matcher.http.settings import settings_router
 from relay_matcher.http.waitpoints import waitpoints_router
 
 
@@ -29,4 +30,5 @@ def matcher_app(desk: Desk, verifier: Verifier) -> FastAPI:
     app.include_router(replies_router(desk))
     app.include_router(events_router(desk))
     app.include_router(conditions_router())
+    app.include_router(settings_router(desk))
     return app

@@ -24,6 +24,7 @@ from relay_matcher.operations.replying import (
     accept_replies,
     open_sessions,
 )
+from relay_matcher.operations.settings import Chosen, replace_settings
 
 GivenT = TypeVar("GivenT")
 
@@ -47,6 +48,7 @@ class Desk:
     sessions: Combiner[Call[OpenSession]]
     replies: Combiner[Call[GivenReply]]
     early_replies: Combiner[Call[EarlyReply]]
+    settings: Combiner[Call[Chosen]]
 
     async def submit(self, combiner: Combiner[Call[GivenT]], call: Call[GivenT]) -> Answer:
         """Return the answer to a mutating call, committed; the publisher is roused."""
@@ -90,4 +92,5 @@ def create_desk(
         sessions=combined(open_sessions),
         replies=combined(accept_replies),
         early_replies=combined(accept_early_replies),
+        settings=combined(replace_settings),
     )

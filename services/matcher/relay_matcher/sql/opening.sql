@@ -45,11 +45,6 @@ for update of w;
 with c as materialized (select relay.now() as at)
 select c.at, a.last_value, set_config('plan_cache_mode', 'force_generic_plan', true) from c, event_arrival a;
 
--- name: settings
--- Read the settings of this tenant.
-select s.name, s.value from tenant_setting s
-where s.tenant = current_setting('relay.tenant') and s.environment = current_setting('relay.environment');
-
 -- name: waiting_on_keys
 -- Count the active waitpoints on each key, no further than the limit.
 select k.place, (

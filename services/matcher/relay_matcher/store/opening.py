@@ -12,6 +12,7 @@ from relay_common.outbox import OutMessage
 
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.waitpoint import Active, Opening
+from relay_matcher.store import settings
 from relay_matcher.store.columns import closed_columns, take_columns, waitpoint_columns
 
 SQL = queries.load("relay_matcher", "opening")
@@ -55,8 +56,8 @@ async def lock_match_keys(conn: AsyncConnection, key_hashes: Iterable[int]) -> N
 
 async def read_settings(conn: AsyncConnection) -> dict[str, int]:
     """Return the numbers among this tenant's settings."""
-    rows = await (await conn.execute(SQL["settings"])).fetchall()
-    return {row[0]: int(row[1]) for row in rows if isinstance(row[1], int | float)}
+    chosen = await settings.read_settings(conn)
+    return {name: int(one) for name, one in chosen.items() if isinstance(one, int | float)}
 
 
 async def raise_counters(conn: AsyncConnection, waiters: Iterable[str]) -> dict[str, int]:

@@ -136,6 +136,7 @@ async def test_repeat_beyond_the_slices_is_not_taken_twice(matcher: Any, clock: 
     assert (await matcher.get(again["id"]))["resolution"]["event"]["data"] == {"n": 2}
 
 
+@pytest.mark.spec("WP-EARLY-RETENTION")
 async def test_event_past_retention_is_not_taken(matcher: Any, clock: Any) -> None:
     """W23: nothing depends on a sweeper being in time."""
     matcher.event("k", id="old")
@@ -155,7 +156,7 @@ async def test_look_back_can_be_narrowed(matcher: Any, clock: Any) -> None:
     assert (await matcher.open("k", who="agent:b")).json()["state"] == "resolved"
 
 
-@pytest.mark.spec("WP-MATCH-NO-WILDCARD")
+@pytest.mark.spec("WP-MATCH-NO-WILDCARD", "WP-OBJ-MATCH")
 async def test_only_the_exact_tuple_matches(matcher: Any) -> None:
     """W9: live and held, no scope leaks into another."""
     scopes = [("acme", "test"), ("acme", "prod"), ("other", "test")]
@@ -239,6 +240,7 @@ async def test_overdue_waitpoint_is_expired_by_the_event_that_touches_it(
     assert matcher.expire_due() == 0
 
 
+@pytest.mark.spec("WP-TIMEOUT-TOTAL")
 async def test_sweeper_expires_what_nobody_touches(matcher: Any, clock: Any) -> None:
     for n in range(3):
         await matcher.open(f"k{n}", expires_at=later(clock, seconds=5))

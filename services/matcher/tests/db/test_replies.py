@@ -405,7 +405,13 @@ async def test_held_reply_lets_go_of_its_value_after_retention(matcher: Any, clo
     assert matcher.one("select reply is null from matcher.held_reply")
 
 
-@pytest.mark.spec("WP-STALLED-REPLY", "WP-TIMEOUT-HEARTBEAT", "WP-EVENT-STALLED", "WP-EDGE-STALLED")
+@pytest.mark.spec(
+    "WP-OBJ-HEARTBEAT",
+    "WP-STALLED-REPLY",
+    "WP-TIMEOUT-HEARTBEAT",
+    "WP-EVENT-STALLED",
+    "WP-EDGE-STALLED",
+)
 async def test_silent_waiter_stalls_and_its_heartbeat_brings_it_back(
     matcher: Any, clock: Any
 ) -> None:
@@ -516,7 +522,7 @@ async def test_sizes_of_schema_and_reply(matcher: Any) -> None:
     assert all(len(m.record["body"]) < 20_000 for m in matcher.announced()), "by reference"
 
 
-@pytest.mark.spec("WP-EVENT-EXPIRED")
+@pytest.mark.spec("WP-EVENT-EXPIRED", "WP-OBJ-DEFAULT", "WP-EXPIRY-DEFAULT")
 async def test_default_response_is_no_reply(matcher: Any, clock: Any) -> None:
     bad = await ask(matcher, default_response={"ok": "?"})
     assert bad.json()["errors"][0]["pointer"] == "/default_response/ok"
@@ -545,3 +551,49 @@ async def test_conditions_can_be_tried(matcher_once: Any) -> None:
     assert failed["matches"] is False
     assert "missing" in failed["error"]
     assert (await check("event.", event))[1]["code"] == "condition_invalid"
+
+
+@pytest.mark.spec("WP-OBJ-ESCALATION", "WP-OBJ-SURFACE")
+async def test_policies_are_kept_and_announced(matcher: Any) -> None:
+    surface = {"subscriber:ann": [{"surfaces": ["device:1"], "escalate_after": 60}]}
+    given = {"escalation_policy": "ep_night", "surface_policy": surface}
+    opened = (await ask(matcher, **given)).json()
+    assert {name: opened[name] for name in given} == given
+    created = matcher.announced("relay.waitpoints")[0]
+    assert {name: created.body["waitpoint"][name] for name in given} == given
+
+
+@pytest.mark.spec("WP-LIMIT-MESSAGES")
+async def test_rejections_stop_being_recorded_at_the_limit_but_a_valid_reply_still_counts(
+    matcher: Any,
+) -> None:
+    opened = (await ask(matcher)).json()
+    matcher.database.owner.execute("update matcher.waitpoint set revision = 999")
+    for _ in range(3):
+        assert (await reply(matcher, opened, response={"ok": 1})).status_code == 422
+    assert matcher.one("select count(*) from matcher.rejection") == 1
+    assert (await reply(matcher, opened)).json()["revision"] == 1001
+
+
+async def test_settings_are_the_operators_and_stay_under_their_upper_limits(matcher: Any) -> None:
+    operator = {"who": "client:ops", "scope": "operator"}
+    path = "/v1/settings"
+    assert (await matcher.call("GET", path)).status_code == 403
+    usual = (await matcher.call("GET", path, **operator)).json()
+    assert usual["retention_seconds"] == 7 * 86_400
+    too_long = await matcher.call("PUT", path, {"retention_seconds": 10**9}, **operator)
+    assert (too_long.status_code, too_long.json()["limit"]["name"]) == (422, "retention_seconds")
+    chosen = {"retention_seconds": 3600, "event_sources": ["shop"]}
+    assert (await matcher.call("PUT", path, chosen, **operator)).json() == {**usual, **chosen}
+    assert (await matcher.call("GET", path, **operator)).json() == {**usual, **chosen}
+    other = await matcher.call("GET", path, tenant="other", **operator)
+    assert other.json() == usual
+    # Direct producers are held to the sources; intake vouches for its own (design D21).
+    letters = matcher.deliver(
+        matcher.value("k", source="shop/eu"),
+        matcher.value("k", source="elsewhere"),
+        matcher.value("k", source="elsewhere", accepted_by="client:shop"),
+    )
+    assert [letter.reason for letter in letters] == ["source_not_allowed"]
+    await matcher.call("PUT", path, {}, **operator)
+    assert (await matcher.call("GET", path, **operator)).json() == usual

@@ -16,6 +16,7 @@ NOUNS = {
     "closing": "relay_matcher_http",
     "reading": "relay_matcher_http",
     "replying": "relay_matcher_http",
+    "settings": "relay_matcher_http",
 }
 PARAMETER = re.compile(r"%\((\w+)\)s")
 

@@ -179,6 +179,7 @@ async def test_refused_openings(matcher_once: Any, given: Any, code: str, pointe
         assert found.json()["errors"][0]["pointer"] == pointer
 
 
+@pytest.mark.spec("WP-OBJ-DELIVER", "WP-EVENT-DELIVERY")
 async def test_delivery_to_a_topic_needs_the_right_to_publish(matcher: Any) -> None:
     given = {"deliver_to": {"topic": "orders"}}
     refused = await matcher.open("k", **given)
