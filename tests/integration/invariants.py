@@ -4,10 +4,7 @@ Each checker reads the database as its superuser, the dump of the topics and the
 and yields one sentence for each violation. They share no code with the services.
 """
 
-import base64
-import hashlib
 import json
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +13,7 @@ from typing import Any
 import psycopg
 
 from tests.integration.clients import Call, History
+from tests.integration.ids import derived, raw_id
 from tests.integration.tap import Tap
 
 TERMINAL = {"resolved", "expired", "cancelled"}
@@ -144,6 +142,17 @@ def waitpoints_in(call: Call) -> list[dict[str, Any]]:
         return []
     answer = json.loads(call.text)
     return [w for w in answer.get("items", [answer]) if "resolution" in w]
+
+
+def no_acknowledged_opening_is_lost(evidence: Evidence) -> Iterator[str]:
+    """I6: whatever was answered 201 is there, however soon the lights went out."""
+    stored = evidence.conn.execute("select id from matcher.waitpoint").fetchall()
+    known = {waitpoint.bytes for (waitpoint,) in stored}
+    for call in evidence.history.calls:
+        if (call.method, call.path, call.status) == ("POST", "/v1/waitpoints", 201):
+            waitpoint = json.loads(call.text)["id"]
+            if raw_id(waitpoint, "wp_") not in known:
+                yield f"I6 {waitpoint} was opened, but is not there"
 
 
 def deadlines_hold(evidence: Evidence) -> Iterator[str]:
@@ -359,26 +368,12 @@ def outboxes_are_empty(evidence: Evidence) -> Iterator[str]:
                 yield f"I12 {count} rows left in {service}.{table}"
 
 
-def raw_id(text: str, prefix: str) -> bytes:
-    """Return the bytes of an outside id."""
-    body = text.removeprefix(prefix)
-    return base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-
-
-def derived(*parts: str) -> bytes:
-    """Return the id derived from `parts` (design D17), by the letter of the design."""
-    digest = hashlib.sha256()
-    for part in parts:
-        raw = part.encode()
-        digest.update(struct.pack(">I", len(raw)) + raw)
-    return digest.digest()[:16]
-
-
 CHECKS = (
     outboxes_are_empty,
     lifecycles_follow_the_contract,
     repeats_are_equal,
     resolutions_stay,
+    no_acknowledged_opening_is_lost,
     deadlines_hold,
     no_acknowledged_event_is_lost,
     every_record_of_the_topic_is_accounted_for,
