@@ -70,7 +70,8 @@ begin
 end $$;
 
 -- Look-ups are laterals with a limit: on a table that was never analysed every prefix of a key looks like one row, and any
--- other shape may read all of a tenant for each record. This one takes the whole key whatever the statistics say.
+-- other shape may read all of a tenant for each record. This one takes the whole key whatever the statistics say. Records
+-- have two such keys; the order by, over a range of one value, says which of them to use.
 --
 -- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
 -- message id, numbers densely and inserts. Returns the fresh records; an input that is missing was a duplicate.
@@ -128,7 +129,8 @@ begin
     left join lateral (select a.sender from accepted_sender a where a.tenant = i.tenant and a.environment = i.environment
       and a.mailbox_id = i.mailbox_id and a.sender = i.sender limit 1) a on true
     left join lateral (select true as found from record r where r.tenant = i.tenant and r.environment = i.environment
-      and r.mailbox_id = i.mailbox_id and r.message_id = i.message_id limit 1) r on true
+      and r.mailbox_id = i.mailbox_id and r.message_id between i.message_id and i.message_id
+      order by r.message_id limit 1) r on true
     where r.found is null
   ), advanced as (
     update mailbox m
@@ -169,7 +171,7 @@ begin
       cross join lateral (select m.id from mailbox m
         where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m
       cross join lateral (select r.* from record r where r.tenant = w.tenant and r.environment = w.environment
-        and r.mailbox_id = m.id and r.message_id = w.message_id limit 1) r
+        and r.mailbox_id = m.id and r.message_id between w.message_id and w.message_id order by r.message_id limit 1) r
       where d.tenant = r.tenant and d.environment = r.environment and d.mailbox_id = r.mailbox_id and d.seq = r.seq
         and d.state = 'held'
       returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at)
@@ -222,7 +224,8 @@ begin
       select r.tenant, r.environment, r.mailbox_id, r.seq, r.epoch, r.appended_at, r.message_id, r.kind, r.type, r.trust,
         r.relationship, r.sender, r.waitpoint_id, r.body, d.deliveries, at
       from dying d cross join lateral (select r.* from record r where r.tenant = d.tenant and r.environment = d.environment
-        and r.mailbox_id = d.mailbox_id and r.seq = d.seq and r.appended_at = d.appended_at limit 1) r
+        and r.mailbox_id = d.mailbox_id and r.seq between d.seq and d.seq and r.appended_at = d.appended_at
+        order by r.seq limit 1) r
       returning seq)
     select array_agg(dead.seq order by dead.seq) into dead_seqs from dead;
     exit when dead_seqs is null;
@@ -282,7 +285,8 @@ begin
     select l.seq, l.deliveries, octet_length(r.body) as bytes
     from leasable_v1(p_tenant, p_environment, p_mailbox_id, low, wanted, at) l
     cross join lateral (select r.body from record r where r.tenant = p_tenant and r.environment = p_environment
-      and r.mailbox_id = p_mailbox_id and r.seq = l.seq and r.appended_at = l.appended_at limit 1) r
+      and r.mailbox_id = p_mailbox_id and r.seq between l.seq and l.seq and r.appended_at = l.appended_at
+      order by r.seq limit 1) r
   ), run as (
     select c.seq, row_number() over (order by c.seq) as place, sum(c.bytes) over (order by c.seq) as bytes,
       count(*) filter (where c.deliveries >= greatest(1, least(2, settings.max_redeliveries))) over (order by c.seq) as alone
@@ -334,28 +338,24 @@ language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin =
 #variable_conflict use_column
 declare
   at timestamptz;
+  lease record;
+  gone delivery;
 begin
-  perform from (select distinct * from unnest(mailbox_ids, seqs)) w(mailbox_id, seq)
-    join delivery d on d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = w.mailbox_id and d.seq = w.seq
-  order by d.mailbox_id, d.seq for update of d;
+  perform from (select distinct * from unnest(mailbox_ids, seqs) order by 1, 2) w(mailbox_id, seq)
+    cross join lateral (select from delivery d
+      where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = w.mailbox_id and d.seq = w.seq
+      limit 1 for update) d;
   at := relay.now();
   -- The laterals keep the shape of the plan also before the tables were ever analysed.
   return query
   with asked as materialized (
     select w.*, row_number() over (partition by w.mailbox_id, w.seq, w.token order by w.ord) as time,
-      d.tid, d.tid is not null as waits, d.state = 'leased' and d.lease_token = w.token and d.lease_until > at as ours
+      d.seq is not null as waits, d.state = 'leased' and d.lease_token = w.token and d.lease_until > at as ours
     from unnest(mailbox_ids, tokens, seqs) with ordinality w(mailbox_id, token, seq, ord)
     left join lateral (
-      select d.ctid as tid, d.state, d.lease_token, d.lease_until from delivery d
+      select d.seq, d.state, d.lease_token, d.lease_until from delivery d
       where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = w.mailbox_id and d.seq = w.seq limit 1) d on true
-  ), gone as (
-    delete from delivery d
-    where d.ctid = any(array(select a.tid from asked a where a.ours and a.time = 1))
-    returning d.mailbox_id, d.seq, d.appended_at, d.deliveries
-  ), counted as (
-    update record r set acked_deliveries = g.deliveries from gone g
-    where g.deliveries <> 1 and r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = g.mailbox_id
-      and r.seq = g.seq and r.appended_at = g.appended_at)
+  )
   select a.ord,
     case
       when a.ours and a.time = 1 then 'acked'
@@ -372,4 +372,22 @@ begin
     select x.seq from dead_letter x
     where x.tenant = p_tenant and x.environment = p_environment and x.mailbox_id = a.mailbox_id and x.seq = a.seq limit 1) x on true
   order by a.ord;
+
+  -- The rows are held, so what the results say is still so.
+  for lease in
+    select w.mailbox_id, w.token, array_agg(w.seq) as seqs from unnest(mailbox_ids, tokens, seqs) w(mailbox_id, token, seq)
+    group by 1, 2
+  loop
+    for gone in
+      delete from delivery d
+      where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = lease.mailbox_id and d.seq = any(lease.seqs)
+        and d.state = 'leased' and d.lease_token = lease.token and d.lease_until > at
+      returning d.*
+    loop
+      continue when gone.deliveries = 1;
+      update record r set acked_deliveries = gone.deliveries
+      where r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = gone.mailbox_id
+        and r.seq = gone.seq and r.appended_at = gone.appended_at;
+    end loop;
+  end loop;
 end $$;

@@ -15,7 +15,9 @@ from unnest(%(places)s::int[], %(mailbox_ids)s::bigint[], %(epochs)s::bigint[], 
 cross join lateral (select m.owner from mailbox m
   where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = w.mailbox_id limit 1) m
 cross join lateral (select r.* from record r
-  where r.tenant = %(tenant)s and r.environment = %(environment)s and r.mailbox_id = w.mailbox_id and r.seq = w.seq limit 1) r
+  where r.tenant = %(tenant)s and r.environment = %(environment)s and r.mailbox_id = w.mailbox_id
+    and r.seq between w.seq and w.seq
+  order by r.seq limit 1) r
 order by w.place, w.seq
 
 -- name: acknowledge

@@ -184,3 +184,37 @@ async def test_every_mutation_wants_an_idempotency_key(streams, reader):
         "/v1/mailboxes/me/leases", json={"max_records": 1}, headers=reader.headers
     )
     assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_required")
+
+
+@pytest.mark.spec("MB-RESYNC", "MB-AT-LEAST-ONCE")
+async def test_a_reader_follows_a_resync_in_one_step(streams, reader, database):
+    streams.fill(10)
+    seen = {r["id"] for r in (await reader.get("me/records")).json()["records"]}
+    database.owner.execute("update mailbox.mailbox set epoch = epoch + 5, oldest = 4")
+    told = (await reader.get("me/records", since=10, epoch=await epoch_of(reader) - 5)).json()
+    again = await reader.get("me/records", since=told["oldest"] - 1, epoch=told["epoch"])
+    assert again.status_code == 200
+    assert [r["seq"] for r in again.json()["records"]] == list(range(4, 11))
+    assert {r["id"] for r in again.json()["records"]} <= seen
+
+
+@pytest.mark.spec("MB-AT-LEAST-ONCE", "MB-ORDER")
+async def test_a_page_read_again_has_the_same_records_with_the_same_ids(streams, reader):
+    streams.fill(5)
+    epoch = await epoch_of(reader)
+    first = (await reader.get("me/records", since=2, epoch=epoch)).json()
+    assert [r["seq"] for r in first["records"]] == [3, 4, 5]
+    streams.fill(1)
+    again = (await reader.get("me/records", since=2, epoch=epoch, limit=3)).json()
+    assert again["records"] == first["records"]
+
+
+@pytest.mark.spec("MB-HANDLE", "MB-HINT")
+async def test_every_lease_carries_a_handle_and_what_it_names_can_be_asked_for(streams, reader):
+    streams.fill(1)
+    lease = await reader.lease(1)
+    assert lease["lease_id"]
+    record = lease["records"][0]
+    since, epoch = record["seq"] - 1, record["epoch"]
+    page = (await reader.get(f"{record['stream']}/records", since=since, epoch=epoch)).json()
+    assert page["records"][0]["id"] == record["id"]
