@@ -69,9 +69,17 @@ Work = Callable[[Connection, int], Awaitable[int]]
 
 
 async def drive(
-    port: int, token_of: Callable[[int], str], callers: int, seconds: float, work: Work
+    port: int,
+    token_of: Callable[[int], str],
+    callers: int,
+    seconds: float,
+    work: Work,
+    done: asyncio.Event | None = None,
 ) -> Load:
-    """Let `callers` do `work` over and over for `seconds`; work returns the units it did."""
+    """Let `callers` do `work` over and over for `seconds`, or until `done`.
+
+    `work` gets a connection and a number of its own, and returns the units it did.
+    """
     connections = [Connection(port, token_of(number)) for number in range(callers)]
     await asyncio.gather(*(connection.open() for connection in connections))
     load = Load()
@@ -80,9 +88,8 @@ async def drive(
     end = begun + seconds
 
     async def caller(connection: Connection) -> None:
-        while (at := time.perf_counter()) < end:
-            done = await work(connection, next(numbers))
-            load.units += done
+        while (at := time.perf_counter()) < end and not (done and done.is_set()):
+            load.units += await work(connection, next(numbers))
             load.durations.append(time.perf_counter() - at)
 
     await asyncio.gather(*map(caller, connections))
