@@ -115,7 +115,8 @@ def test_a_matcher_frozen_past_its_session_changes_nothing_when_it_wakes(
         try:
             # What it had taken comes to the other one, when the group and the database gave it up.
             handed_over = flow.produced
-            until(lambda: flow.recorded() >= handed_over + PACE, 60, lambda: f"{flow.recorded()}")
+            # Frozen inside a statement it keeps its locks for as long as a statement may take.
+            until(lambda: flow.recorded() >= handed_over + PACE, 100, lambda: f"{flow.recorded()}")
         finally:
             stack.resume("matcher")
         stack.until_ready("matcher")

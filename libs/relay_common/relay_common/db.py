@@ -20,8 +20,9 @@ AsyncConnection = psycopg.AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[AsyncConnection]
 
 OLDEST_SERVER = 160000
+# A frozen process keeps its locks until the server gives it up: about as long as its group waits.
 STREAM_OPTIONS = (
-    "-c statement_timeout=60s -c lock_timeout=20s -c idle_in_transaction_session_timeout=60s"
+    "-c statement_timeout=60s -c lock_timeout=20s -c idle_in_transaction_session_timeout=15s"
 )
 HTTP_OPTIONS = (
     "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=15s"
