@@ -188,6 +188,8 @@ def remove_waitpoints(database: Database, prefix: str) -> None:
         conn.execute(
             "delete from matcher.waitpoint where starts_with(correlation_key, %s)", (prefix,)
         )
+        conn.execute("delete from matcher.reply_session")
+        conn.execute("delete from matcher.responder")
         conn.execute("vacuum (analyze) matcher.waitpoint")
 
 

@@ -20,6 +20,9 @@ from bench.stage import Stage
 CALLERS = (1, 32)
 MAILBOXES = 64
 LEASED = 100
+RESPONDER = "subscriber:answerer"
+ASKERS = 16
+REPLIES_A_SECOND = 400
 TABLE = "create unlogged table if not exists ceiling.commits (id uuid primary key, body text)"
 LOGGED = "alter table ceiling.commits set logged"
 
@@ -36,6 +39,8 @@ def measure(stage: Stage) -> list[Figure]:
             }
             load = asyncio.run(openings(stage, pipeline, callers))
             found.append(figure("opens", callers, load, ceiling))
+            load = asyncio.run(replies(stage, pipeline, callers))
+            found.append(figure("replies", callers, load, ceiling))
         found.append(leases(stage, database, pipeline))
     remove_waitpoints(database, "open-")
     return found
@@ -68,6 +73,83 @@ async def openings(stage: Stage, pipeline: Pipeline, callers: int) -> Load:
     return await drive(
         pipeline.matcher_port, token.__getitem__, callers, stage.profile.http_seconds, work
     )
+
+
+async def replies(stage: Stage, pipeline: Pipeline, callers: int) -> Load:
+    """Answer questions, each opened and given its reply session before the clock starts."""
+    count = max(64, int(stage.profile.http_seconds * REPLIES_A_SECOND * min(callers, 8)))
+    asked: list[tuple[str, dict[str, object]]] = []
+    done = asyncio.Event()
+    run = uuid.uuid4().hex[:6]
+
+    async def ask(connection: Connection, number: int) -> int:
+        if number >= count:
+            done.set()
+            return 0
+        opened = await expect(connection, 201, "/v1/waitpoints", question(f"open-{run}-{number}"))
+        asked.append((opened["id"], opened))
+        return 1
+
+    waiter = [pipeline.token("agent:asker")] * ASKERS
+    await drive(pipeline.matcher_port, waiter.__getitem__, ASKERS, RUN_SECONDS, ask, done)
+    prepared: list[tuple[str, dict[str, object]]] = []
+    done = asyncio.Event()
+
+    async def start(connection: Connection, number: int) -> int:
+        if number >= len(asked):
+            done.set()
+            return 0
+        identifier, opened = asked[number]
+        path = f"/v1/waitpoints/{identifier}/reply-sessions"
+        session = await expect(connection, 201, path, {})
+        reply = {
+            "reply_session": session["reply_session"],
+            "subject_digest": opened["subject_digest"],
+            "response": {"ok": True},
+        }
+        prepared.append((identifier, reply))
+        return 1
+
+    responder = pipeline.token(RESPONDER)
+    responders = [responder] * max(ASKERS, callers)
+    await drive(pipeline.matcher_port, responders.__getitem__, ASKERS, RUN_SECONDS, start, done)
+    done = asyncio.Event()
+
+    async def answer(connection: Connection, number: int) -> int:
+        if number >= len(prepared):
+            done.set()
+            return 0
+        identifier, reply = prepared[number]
+        await expect(connection, 200, f"/v1/waitpoints/{identifier}/replies", reply)
+        return 1
+
+    seconds = stage.profile.http_seconds
+    return await drive(
+        pipeline.matcher_port, responders.__getitem__, callers, seconds, answer, done
+    )
+
+
+def question(correlation_key: str) -> dict[str, object]:
+    """Return the body that asks one responder a question."""
+    expires_at = (datetime.now(UTC) + timedelta(days=1)).isoformat()  # noqa: TID251 - a client
+    return {
+        "kind": "question",
+        "match": {"event_type": "approval.asked", "correlation_key": correlation_key},
+        "expires_at": expires_at,
+        "responders": [RESPONDER],
+        "content": {"text": "May the order go out?"},
+        "response_schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
+    }
+
+
+async def expect(
+    connection: Connection, wanted: int, path: str, body: dict[str, object]
+) -> dict[str, str]:
+    """POST and return the answer. Raises RuntimeError for another status."""
+    status, answer = await connection.call("POST", path, body)
+    if status != wanted:
+        raise RuntimeError(f"expected {wanted} from {path}, found {status}: {answer[:300]!r}")
+    return orjson.loads(answer)
 
 
 def leases(stage: Stage, database: Database, pipeline: Pipeline) -> Figure:
