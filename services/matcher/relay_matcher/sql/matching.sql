@@ -1,6 +1,7 @@
 -- name: lock_waitpoints
 -- Find the active event waitpoints of each full key by the one index (stage 1), then lock them in id order.
--- Each step is fenced (limit, for update), so that no statistics make the planner turn the join round and scan the table.
+-- Each step is fenced (limit, for update), so that no statistics make the planner turn the join round and scan the table. Active is
+-- `closed_at is null` here: the same rows, but it offers the planner no index of all active ones while the table is still empty.
 with waiting as materialized (
   select k.place, c.tenant, c.environment, c.id
   from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[])
@@ -16,7 +17,7 @@ select w.ctid, q.place, w.id, w.waiter, w.kind::text, w.profile, w.condition, w.
 from waiting q
 cross join lateral (
   select p.ctid, p.* from waitpoint p
-  where p.tenant = q.tenant and p.environment = q.environment and p.id = q.id and p.state in ('open', 'stalled')
+  where p.tenant = q.tenant and p.environment = q.environment and p.id = q.id and p.closed_at is null
   for update) w;
 
 -- name: read_clock

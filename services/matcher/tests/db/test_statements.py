@@ -69,7 +69,8 @@ def test_match_goes_through_the_one_exact_key_index(database_once: Database) -> 
     assert "Index Scan using waitpoint_one_active_per_waiter_and_key" in shown
     assert "Seq Scan" not in shown
     assert "Hash Join" not in shown
-    assert "Sort Key: c.id" in shown, "found first, in id order"
+    assert "Index Scan using waitpoint_pkey on waitpoint p" in shown, "locked by their keys"
+    assert "Sort Key: w_1.id" in shown, "found first, in id order"
     assert "LockRows" in shown, "and locked one by one in that order"
 
 
@@ -103,6 +104,19 @@ def test_look_back_walks_each_slice_in_order_of_arrival(database_once: Database)
     assert "key_hash_arrival" in shown
     assert "Merge Append" in shown
     assert "Seq Scan" not in shown
+
+
+def test_waitpoints_are_locked_by_their_keys(database_once: Database) -> None:
+    conn = database_once.connect("relay_matcher_http")
+    conn.execute("set relay.tenant = 'acme'")
+    conn.execute("set relay.environment = 'test'")
+    values = {"ids": ["00000000-0000-0000-0000-000000000000"], "callers": ["a"]}
+    closing = {**values, "sees_all": [True]}
+    shown = plan(conn, queries.load("relay_matcher", "closing")["lock_by_id"], closing)
+    assert "Index Scan using waitpoint_pkey on waitpoint w" in shown
+    replying = {**closing, "responders": ["b"]}
+    shown = plan(conn, queries.load("relay_matcher", "replying")["lock_targets"], replying)
+    assert "Index Scan using waitpoint_pkey on waitpoint w" in shown
 
 
 def test_sweeps_read_only_what_is_due(database_once: Database) -> None:
