@@ -99,7 +99,7 @@ PREFIXES: dict[tuple[bytes, bytes | None], bytes] = {}
 
 
 def named_id(owner: bytes, key: MatchKey, source: bytes | None, name: bytes) -> bytes:
-    """Return derive_id("event", tenant, environment, source, id); `owner` is the first two of them."""
+    """Return derive_id("event", tenant, environment, source, id); `owner` is the first two."""
     prefix = PREFIXES.get((owner, source))
     if prefix is None:
         parts = (b"event", key.tenant.encode(), key.environment.encode(), source or b"")
