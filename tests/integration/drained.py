@@ -32,6 +32,8 @@ def under_way(stack: Deployment, tap: Tap) -> list[str]:
             for (count,) in conn.execute(f"select count(*) from {service}.outbox").fetchall()
             if count
         ]
+        if waiting:
+            return waiting
         try:
             ends = tap.ends()
         except KafkaException as error:

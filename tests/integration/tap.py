@@ -43,6 +43,7 @@ class Tap:
     bootstrap: str
     seen: list[Seen] = field(default_factory=list, repr=False)
     _next: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+    _admin: AdminClient | None = field(default=None, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -69,9 +70,12 @@ class Tap:
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in self._next}
         # A consumer would put the question behind its own waiting fetch; an admin client that has
         # seen a broker before its restart is refused for ever (FENCED_LEADER_EPOCH).
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = self._admin or AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self._admin = None
         futures = admin.list_offsets(asked, request_timeout=5)
-        return {(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+        found = {(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+        self._admin = admin
+        return found
 
     def behind(self, ends: dict[tuple[str, int], int]) -> int:
         """Return how many records before `ends` are not read yet."""

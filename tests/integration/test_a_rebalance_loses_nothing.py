@@ -23,6 +23,7 @@ class Flow:
 
     def __init__(self, stack: Deployment, place: Place, expected: Expected) -> None:
         self._stack, self._place, self._expected = stack, place, expected
+        self._conn = stack.database()
         self._stop = threading.Event()
         self.produced = 0
 
@@ -41,9 +42,8 @@ class Flow:
 
     def recorded(self) -> int:
         """Return how many events of the tenant are recorded."""
-        with self._stack.database() as conn:
-            query = "select count(*) from matcher.event where tenant = %s"
-            return conn.execute(query, (self._place.tenant,)).fetchone()[0]
+        query = "select count(*) from matcher.event where tenant = %s"
+        return self._conn.execute(query, (self._place.tenant,)).fetchone()[0]
 
     def until_recorded(self, more: int, seconds: float = 60) -> None:
         """Wait until `more` further events are recorded."""
@@ -60,6 +60,11 @@ class Flow:
         finally:
             self._stop.set()
             thread.join()
+
+    def until_all_recorded(self) -> None:
+        """Wait until everything that was produced is recorded."""
+        until(lambda: self.recorded() == self.produced, 40, lambda: f"{self.recorded()} recorded")
+        self._conn.close()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -89,7 +94,7 @@ def test_matchers_that_come_and_go_lose_no_event(
                 stack.start(name, **chosen)
                 stack.until_ready(name)
             flow.until_recorded(PACE)
-    until(lambda: flow.recorded() == flow.produced, 40, lambda: f"{flow.recorded()} recorded")
+    flow.until_all_recorded()
     for name in names:
         if stack.alive(name):
             stack.stop(name)
@@ -121,6 +126,6 @@ def test_a_matcher_frozen_past_its_session_changes_nothing_when_it_wakes(
             stack.resume("matcher")
         stack.until_ready("matcher")
         flow.until_recorded(PACE)
-    until(lambda: flow.recorded() == flow.produced, 40, lambda: f"{flow.recorded()} recorded")
+    flow.until_all_recorded()
     stack.stop("matcher-2")
     verify()
