@@ -299,12 +299,12 @@ begin
   where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = any(taken)
   returning d.seq, d.deliveries, d.lease_until;
 
-  perform move_marks_v1(p_tenant, p_environment, p_mailbox_id, wanted, token, ends, again);
+  perform move_marks_v1(p_tenant, p_environment, p_mailbox_id, token, ends, again);
 end $$;
 
--- Moves the marks of a mailbox after a lease of up to `wanted` records by `token` that `ends` then: see the columns' comments.
-create function mailbox.move_marks_v1(p_tenant text, p_environment text, p_mailbox_id bigint, wanted int, token uuid,
-  ends timestamptz, again boolean) returns void
+-- Moves the marks of a mailbox after a lease by `token` that `ends` then: see the columns' comments.
+create function mailbox.move_marks_v1(p_tenant text, p_environment text, p_mailbox_id bigint, token uuid, ends timestamptz,
+  again boolean) returns void
 language plpgsql set search_path = mailbox, relay, pg_temp as $$
 declare
   here mailbox := (select m from mailbox m where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id);
@@ -312,12 +312,11 @@ declare
     where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= here.low_water
       and d.leasable
     order by d.seq limit 1), here.head + 1);
-  -- Leasing is in seq order, so what this lease took among the fresh ones are the first leasable ones.
-  fresh bigint := (select max(d.seq) + 1 from (
-    select d.seq, d.lease_token from delivery d
+  -- The first one this lease left: it may stand before one it took, when an acknowledgement held it just then.
+  fresh bigint := coalesce((select d.seq from delivery d
     where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq >= here.next_fresh
-      and d.leasable
-    order by d.seq limit wanted) d where d.lease_token = token);
+      and d.leasable and d.lease_token is distinct from token
+    order by d.seq limit 1), here.head + 1);
 begin
   fresh := greatest(here.next_fresh, fresh, water);
   update mailbox m

@@ -141,6 +141,23 @@ def test_two_leasers_ten_thousand_times_share_nothing_and_keep_the_order(conns):
     assert everything == list(range(1, 20_001))
 
 
+@pytest.mark.spec("MB-ACK")
+def test_the_second_of_two_ackers_is_told_that_it_is_acked_already(conns, database):
+    first, second, *_ = conns
+    append(first)
+    mailbox_id = first.execute("select id from mailbox").fetchone()[0]
+    token = uuid.uuid4()
+    wish = {**TENANT, "mailbox_ids": [mailbox_id], "wanted": [1], "seconds": [60]}
+    first.execute(LEASE, {**wish, "tokens": [token]})
+    done = {**TENANT, "mailbox_ids": [mailbox_id], "tokens": [token], "seqs": [1]}
+    with first.transaction():
+        assert first.execute(ACK, done).fetchall() == [("acked",)]
+        with in_background(lambda: second.execute(ACK, done).fetchall()) as again:
+            until(lambda: waits_for_a_lock(database.owner, second), 10)
+            first.execute("commit; begin")
+            assert again.result(10) == [("already_acked",)]
+
+
 def test_appends_leases_and_acks_of_one_mailbox_never_deadlock(conns, database):
     """All three at once for a while: nobody is refused, nothing is lost."""
     appender, leaser, acker, _ = conns

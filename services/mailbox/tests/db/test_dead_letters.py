@@ -177,7 +177,7 @@ async def test_redrive_brings_selected_records_back(streams, reader, clock, few)
     assert await reader.ack(lease) == ["acked"]
     rest = await reader.send("POST", "me/dead-letters/redrive", {"all": True})
     assert rest.json() == {"redriven": 2}
-    assert seqs(await reader.lease(10)) == [1, 3]
+    assert [seqs(await reader.lease(1)) for _ in range(3)] == [[1], [3], []]
     assert await dead(reader) == []
 
 
