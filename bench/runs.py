@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import psutil
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from relay_devstack.topics import described
@@ -43,6 +44,12 @@ class Run:
 
     events: int
     seconds: float
+    processor_seconds: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Processor time of the processes and their backends, microseconds an event."""
+        return self.processor_seconds / self.events * 1e6
 
     @property
     def rate(self) -> float:
@@ -122,7 +129,7 @@ def drive(stage: Stage, database: Database, bank: Bank, batch: Batch, *, empty: 
     with psycopg.connect(database.url, autocommit=True) as conn:
         with databases.held(database, empty=empty):
             push(stage.bootstrap, bank.topic, batch.messages)
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), processor_seconds(conn, bank)
         while done(conn, bank) < target:
             bank.check()
             if time.perf_counter() - begun > RUN_SECONDS:
@@ -130,7 +137,18 @@ def drive(stage: Stage, database: Database, bank: Bank, batch: Batch, *, empty: 
                     f"expected {target} records of {bank.topic}, found {done(conn, bank)}"
                 )
             time.sleep(TICK)
-        return Run(len(batch), time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return Run(len(batch), seconds, processor_seconds(conn, bank) - used)
+
+
+def processor_seconds(conn: psycopg.Connection, bank: Bank) -> float:
+    """Return the processor time that the processes of `bank` and their backends have used."""
+    query = "select pid from pg_stat_activity where datname = current_database() and pid <> %s"
+    backends = [pid for (pid,) in conn.execute(query, (conn.info.backend_pid,)).fetchall()]
+    times = [psutil.Process(pid).cpu_times() for pid in backends]
+    return sum(child.cpu_seconds() for child in bank.children) + sum(
+        t.user + t.system for t in times
+    )
 
 
 def done(conn: psycopg.Connection, bank: Bank) -> int:

@@ -18,12 +18,14 @@ def measure(stage: Stage) -> list[Figure]:
     database = open_database(stage, stage.profile.open_default)
     batches = {rate: batch_of(stage, database, rate) for rate in RATES}
     samples: Samples = defaultdict(list)
+    costs: Samples = defaultdict(list)
     for _ in range(stage.profile.repetitions):
         for processes in (1, 2):
             for kind in ("c1", "c2"):
                 with runs.ceilings(stage, database, kind, processes, BATCH) as bank:
                     run = runs.drive(stage, database, bank, batches[0.0])
                 samples[kind, processes].append(run.rate)
+                costs[kind, processes].append(run.cost)
             consumed = runs.raw_consume(stage, "bench.c1", len(batches[0.0]))
             samples["consume", processes].append(consumed.rate)
             with runs.matchers(stage, database, processes) as bank:
@@ -31,7 +33,8 @@ def measure(stage: Stage) -> list[Figure]:
                     run = runs.drive(stage, database, bank, batch)
                     runs.verify(database, batch)
                     samples[f"{rate:.0%}", processes].append(run.rate)
-    return figures(database, samples)
+                    costs[f"{rate:.0%}", processes].append(run.cost)
+    return figures(database, samples, costs)
 
 
 def batch_of(stage: Stage, database: Database, rate: float) -> Batch:
@@ -42,8 +45,11 @@ def batch_of(stage: Stage, database: Database, rate: float) -> Batch:
     return make(count, rate, database.open_waitpoints, f"rate{rate}")
 
 
-def figures(database: Database, samples: Samples) -> list[Figure]:
-    """Return one figure for each match rate and number of processes, and the ceilings."""
+def figures(database: Database, samples: Samples, costs: Samples) -> list[Figure]:
+    """Return one figure for each match rate and number of processes, and the ceilings.
+
+    The note says the processor time an event cost: it holds on a busy machine too.
+    """
     found: list[Figure] = []
     for (kind, processes), values in sorted(samples.items(), key=lambda item: item[0][1]):
         beside: dict[str, float] = {}
@@ -53,6 +59,10 @@ def figures(database: Database, samples: Samples) -> list[Figure]:
         what = f"matcher, {kind} match" if kind.endswith("%") else f"ceiling {kind}"
         label = f"{what}, {processes} process{'es' if processes > 1 else ''}"
         note = f"{database.open_waitpoints:,} open, batch {BATCH}"
+        if spent := costs[kind, processes]:
+            note += f"; {median(spent):.0f} µs of processor an event"
+            if beside:
+                note += f" (C1 {median(costs['c1', processes]):.0f})"
         found.append(Figure("match_rate", label, "events/s", tuple(values), beside, note))
     return found
 
