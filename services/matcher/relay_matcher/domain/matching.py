@@ -1,7 +1,7 @@
 """Stage 1 found the waitpoints of each key; here they are given their events (spec, Matching)."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -12,7 +12,17 @@ from relay_matcher.domain.event import Event
 from relay_matcher.domain.rules import Rule, weightier
 from relay_matcher.domain.waitpoint import Active
 
+# Far below the poll limit of the consumer and the server's limit on an idle transaction.
+CONDITION_SECONDS = 5.0
+OUT_OF_TIME = Verdict(
+    False, f"the conditions on one event took more than {CONDITION_SECONDS:.0f} s"
+)
 Pair = tuple[int, int]  # a waitpoint by its place among those that wait, an event by its own
+
+
+def unhurried() -> float:
+    """Return no seconds: nobody waits for this batch."""
+    return 0.0
 
 
 @dataclass(slots=True)
@@ -39,18 +49,32 @@ class Outcome:
         self.rules[place] = Rule.exact_key
 
 
+class SlowConditions(Exception):
+    """The conditions of a batch take too long for one transaction: try a smaller batch."""
+
+
 class Verdicts:
     """The verdicts of one batch: each condition meets each event once, however many wait."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[Event], spent: Callable[[], float] = unhurried) -> None:
+        """`spent` tells the seconds since the batch began."""
         self.events = events
+        self.spent = spent
         self.views: dict[int, dict[str, object] | str] = {}
         self.known: dict[tuple[str, int], Verdict] = {}
 
     def of(self, condition: str, place: int) -> Verdict:
-        """Return what `condition` says of the event at `place`."""
+        """Return what `condition` says of the event at `place`.
+
+        Raises SlowConditions when a batch of several events has used up its time (design D9). A
+        lone event cannot be cut: what is left of its conditions fails, visibly.
+        """
         verdict = self.known.get((condition, place))
         if verdict is None:
+            if self.spent() > CONDITION_SECONDS:
+                if len(self.events) > 1:
+                    raise SlowConditions
+                return OUT_OF_TIME
             view = self.views.get(place)
             if view is None:
                 view = self.views[place] = view_of(self.events[place])

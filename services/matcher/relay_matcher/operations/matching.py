@@ -1,5 +1,6 @@
 """Matching: one batch of events against the waitpoints of their keys, in one transaction."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,8 +84,12 @@ def first_of_each(events: Sequence[Event], repeated: set[int]) -> Sequence[Event
 def take(
     conn: Connection, waiting: Sequence[Active], events: Sequence[Event], at: datetime
 ) -> Outcome:
-    """Match, and record who takes what; a waiter that took an event long ago gets the next one."""
-    verdicts = Verdicts(events)
+    """Match, and record who takes what; a waiter that took an event long ago gets the next one.
+
+    Raises SlowConditions when the batch has to be cut.
+    """
+    began = time.monotonic()
+    verdicts = Verdicts(events, lambda: time.monotonic() - began)
     refused: set[Pair] = set()
     recorded: set[Pair] = set()
     while True:

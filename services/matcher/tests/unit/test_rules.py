@@ -9,7 +9,7 @@ from relay_common.errors import DeadlinePassed, DeadlineTooFar
 from relay_common.match_key import MatchKey
 from relay_matcher.domain.digest import subject_digest
 from relay_matcher.domain.event import Event
-from relay_matcher.domain.matching import match
+from relay_matcher.domain.matching import CONDITION_SECONDS, SlowConditions, Verdicts, match
 from relay_matcher.domain.protocol_state import protocol_state
 from relay_matcher.domain.rules import Rule, weightier
 from relay_matcher.domain.waitpoint import TRANSITIONS, Active, deadline_fault
@@ -71,6 +71,20 @@ def test_another_key_is_no_match() -> None:
     other = MatchKey("acme", "test", "t", "other")
     outcome = match([waiting()], [event(key=other)], AT)
     assert (outcome.taken, outcome.rule(0)) == ({}, Rule.no_waitpoint)
+
+
+def test_slow_conditions_cut_a_batch_and_fail_a_lone_event() -> None:
+    waiters = [waiting(f"agent:{n}", f"event.n >= {n}") for n in range(3)]
+    used = iter([0.0, CONDITION_SECONDS + 1, CONDITION_SECONDS + 1])
+    lone = [event(b'{"n": 5}')]
+    outcome = match(waiters, lone, AT, verdicts=Verdicts(lone, lambda: next(used)))
+    assert outcome.taken == {0: 0}, "the first was judged in time, the others were not"
+    assert "took more than 5 s" in outcome.reasons[0]
+
+    two = [event(b'{"n": 5}'), event(b'{"n": 6}')]
+    with pytest.raises(SlowConditions):
+        match(waiters, two, AT, verdicts=Verdicts(two, lambda: CONDITION_SECONDS + 1))
+    assert match(waiters, two, AT, verdicts=Verdicts(two)).taken == {0: 0, 1: 0, 2: 0}
 
 
 def test_the_rule_that_helps_most_is_recorded() -> None:
