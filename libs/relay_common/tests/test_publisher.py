@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError
 from relay_common import outbox
-from relay_common.outbox import OutMessage
+from relay_common.outbox import OutMessage, Twin
 from relay_common.producer import Outgoing, Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.testing import wait
@@ -96,6 +96,20 @@ def test_refused_message_is_buried_and_its_neighbours_are_delivered(
     )
     assert (topic, reason) == (small, "MSG_SIZE_TOO_LARGE")
     assert outbox.unpack(payload) == [(b"k", noise, (("ce_id", b"1"),))]
+
+
+def test_refused_twin_is_buried_for_its_own_topic(
+    stream: Stream, publishing: PublisherLoop
+) -> None:
+    small = stream.topics.create("small", 1, {"max.message.bytes": "20000"})
+    noise = os.urandom(30_000)
+    twin = Twin(small, b"owner", b"m:")
+    write(stream, OutMessage(stream.topic, b"k", b"w:", own=noise, twins=(twin,)))
+    until_empty(stream)
+    assert [record.value for record in stream.topics.records(stream.topic)] == [b"w:" + noise]
+    [(topic, payload)] = stream.rows("select topic, payload from matcher.outbox_dead")
+    assert topic == small
+    assert outbox.unpack(payload) == [(b"owner", b"m:" + noise, ())]
 
 
 def test_missing_topic_waits_for_its_creation_and_holds_up_nobody(
