@@ -291,7 +291,7 @@ def test_a_mailbox_does_what_the_model_says(database, clock, issuer, stream):
         run_state_machine_as_test(
             type("MailboxOfThisTest", (Mailbox,), {"world": world}),
             settings=settings(
-                max_examples=25,
+                max_examples=15,
                 stateful_step_count=30,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -99,7 +99,8 @@ async def test_ten_thousand_subscribers_get_it_page_by_page(streams, consume, fa
     assert sum(pages) == 10_000
     assert max(pages) <= 1000
     values = outgoing(streams)
-    assert len({Codec().decode(value)[1]["owner"] for value in values}) == 10_000
+    codec = Codec()
+    assert len({codec.decode(value)[1]["owner"] for value in values}) == 10_000
     consume(values[:500])
     assert streams.one("select count(*) from mailbox where head = 1") == 500
 
