@@ -241,7 +241,7 @@ def to_responder(
         "type": name,
         "id": encode_id("ms_", message_id),
         "message_class": "action_required" if invited else "notice",
-        "from": waitpoint.waiter,
+        "sender": waitpoint.waiter,
         "occurred_at": rfc3339(at),
     }
     head = orjson.dumps(members)[:-1] + b',"waitpoint":'

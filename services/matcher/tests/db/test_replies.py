@@ -120,6 +120,7 @@ async def test_question_is_resolved_by_a_valid_reply(matcher: Any) -> None:
         ("subscriber:bob", "waitpoint.no_reply_needed"),
     ]
     assert messages[1].body["message_class"] == "action_required"
+    assert messages[1].body["sender"] == "agent:a", "blocks of a responder go by the sender (D14)"
     assert messages[4].record["supersedes"] == messages[1].record["message_id"]
 
 
