@@ -89,7 +89,8 @@ async def drive(
 
     async def caller(connection: Connection) -> None:
         while (at := time.perf_counter()) < end and not (done and done.is_set()):
-            load.units += await work(connection, next(numbers))
+            units = await work(connection, next(numbers))
+            load.units += units  # not in one step: the sum would be read before the wait
             load.durations.append(time.perf_counter() - at)
 
     await asyncio.gather(*map(caller, connections))
