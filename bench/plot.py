@@ -11,8 +11,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from bench.figures import Figure
+from bench.report import number
 
 PANELS = ("match_rate", "open_waitpoints", "batch_size", "latency", "http", "fan_out")
+LEFT_OUT = "ceiling consume"  # twenty times the others: it would flatten them
 WIDTH = 12.0
 BAR_INCHES = 0.3
 
@@ -20,7 +22,9 @@ BAR_INCHES = 0.3
 def draw(figures: Sequence[Figure], file: Path) -> None:
     """Draw one panel for each measured section of PANELS into `file`."""
     panels = [
-        (name, found) for name in PANELS if (found := [f for f in figures if f.section == name])
+        (name, found)
+        for name in PANELS
+        if (found := [f for f in figures if f.section == name and LEFT_OUT not in f.what])
     ]
     if not panels:
         return
@@ -46,7 +50,9 @@ def bars(place: Axes, name: str, figures: Sequence[Figure]) -> None:
     place.barh([f.what for f in figures], values, xerr=[low, high], color=colours, capsize=2)
     for row, figure in enumerate(figures):
         ratios = "  ".join(f"{ratio:.2f} of {of}" for of, ratio in figure.ratios.items())
-        place.text(figure.value, row, f"  {figure.value:,.4g}  {ratios}", va="center", fontsize=7)
+        place.text(
+            figure.value, row, f"  {number(figure.value)}  {ratios}", va="center", fontsize=7
+        )
     place.set_title(name.replace("_", " "), loc="left", fontsize=10)
     place.set_xlabel(figures[0].unit, fontsize=8)
     place.tick_params(labelsize=7)
