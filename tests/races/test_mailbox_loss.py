@@ -139,5 +139,12 @@ def test_no_record_is_lost_while_writers_roll_back_and_are_killed(database, tmp_
 @pytest.mark.timeout(150)
 def test_a_plain_sequence_loses_records_in_the_same_race(database, tmp_path):
     database.owner.execute(PLAIN_SEQUENCE)
-    _, lost, _ = race(database, tmp_path, 8)
-    assert lost
+    rounds = (race(database, folders(tmp_path, number), 8) for number in range(8))
+    assert any(lost for _, lost, _ in rounds), "a sequence loses within the minute"
+
+
+def folders(parent: Path, number: int) -> Path:
+    """Return a folder of its own for one round."""
+    folder = parent / str(number)
+    folder.mkdir()
+    return folder
