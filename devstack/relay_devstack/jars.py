@@ -25,7 +25,6 @@ from relay_devstack.locks import only_one
 
 LOCK = ROOT / "devstack" / "jars.lock"
 CACHE = ROOT / ".relay" / "jars"
-CENTRAL = "https://repo.maven.apache.org/maven2"
 
 Tell = Callable[[str], None]
 
@@ -139,12 +138,14 @@ class _Downloads(Protocol):
 def _download(jar: Jar, target: Path) -> None:
     from maven_artifact import Artifact, Downloader, RequestException  # noqa: PLC0415 -- slow, rare
 
-    base = os.environ.get("RELAY_MAVEN_URL", CENTRAL)
+    mirror = os.environ.get("RELAY_MAVEN_URL")
+    downloader = Downloader(base=mirror) if mirror else Downloader()  # its own default is Central
     artifact = Artifact(jar.group, jar.artifact, jar.version)
     try:
-        cast(_Downloads, Downloader(base=base)).download(artifact, str(target / jar.file_name))
+        cast(_Downloads, downloader).download(artifact, str(target / jar.file_name))
     except RequestException as error:
-        raise NoNetworkError(_unreachable(base, str(error).strip())) from error
+        source = mirror or "Maven Central"
+        raise NoNetworkError(_unreachable(source, str(error).strip())) from error
 
 
 def _unreachable(source: str, reason: str) -> str:

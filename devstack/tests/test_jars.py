@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from maven_artifact import Downloader
 from relay_devstack import jars
 from relay_devstack.errors import NoNetworkError, WrongDigestError
 
@@ -18,7 +19,7 @@ WAYS = {"mvn": jars.fetch_with_maven, "maven-artifact": jars.fetch_with_wheel}
 
 @pytest.fixture(scope="session")
 def maven_central() -> str:
-    address = os.environ.get("RELAY_MAVEN_URL", jars.CENTRAL)
+    address = os.environ.get("RELAY_MAVEN_URL") or Downloader().resolver.base
     try:
         httpx.head(address, timeout=10, follow_redirects=True)
     except httpx.TransportError as error:
