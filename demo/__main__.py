@@ -28,8 +28,8 @@ def main() -> int:
     console = Console()
     os.environ["RELAY_STATE_DIR"] = str(STATE_DIR)
     devstack("reset")  # every telling begins with an empty shop
-    devstack("up")
     try:
+        devstack("up")
         story = asyncio.run(play(console))
     finally:
         devstack("down")
@@ -43,9 +43,11 @@ def main() -> int:
 
 
 def devstack(verb: str) -> None:
-    """Start or stop the stack; its own messages go to the terminal."""
+    """Start or stop the stack; it says itself what is wrong. Raises SystemExit when it could not."""
     command = [sys.executable, "-m", "relay_devstack", verb]
-    subprocess.run(command, check=True)
+    code = subprocess.run(command, check=False).returncode
+    if code != 0:
+        raise SystemExit(code)
 
 
 def relay(*words: str) -> str:
