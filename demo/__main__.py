@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def devstack(verb: str) -> None:
-    """Start or stop the stack; it says itself what is wrong. Raises SystemExit when it could not."""
+    """Start or stop the stack, which says itself what is wrong. Raises SystemExit then."""
     command = [sys.executable, "-m", "relay_devstack", verb]
     code = subprocess.run(command, check=False).returncode
     if code != 0:
