@@ -168,7 +168,8 @@ class Machine(RuleBasedStateMachine):
         how["scope"] = "replies:channel" if adapter else REPLIER
         path = f"/v1/waitpoints/{self.opened['id']}"
         started = self.call("POST", f"{path}/reply-sessions", claim, **how)
-        self.model.touch()
+        if who != EVE:  # who may not see a waitpoint does not touch it
+            self.model.touch()
         name = f"{who} {adapter}"
         if started.status_code == 201:
             self.sessions[name] = started.json()["reply_session"]
