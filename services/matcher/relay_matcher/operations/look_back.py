@@ -96,10 +96,7 @@ def scan(plumbing: Plumbing, one: Progress, page: Sequence[store.Candidate]) -> 
     for candidate in page:
         one.scanned += 1
         event = event_of(plumbing, opening, candidate)
-        if (
-            opening.condition is None
-            or compiled(opening.condition).evaluate(view_of(event)).matches
-        ):
+        if accepts(opening.condition, event):
             one.found = Found(event, candidate.event_id, candidate.received_at)
             one.ended = True
             return
