@@ -69,7 +69,7 @@ test-long: setup # faults in random order for ten minutes; RELAY_FAULT_SECONDS, 
 bench: setup # the matcher and the pipeline beside their ceilings; ARGS="--quick match_rate", ARGS=--full
 	@$(BIN)/python -m bench $(ARGS)
 
-bench-peers: setup # DBOS at the same job on the same PostgreSQL, installed apart; ARGS="--waits 2000"
+bench-peers: setup # DBOS, Restate, Temporal and JetStream at the same job, installed apart; ARGS="--waits 2000 --only dbos,restate"
 	@$(BIN)/python -m bench.peers $(ARGS)
 
 ## Data

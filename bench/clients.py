@@ -13,25 +13,29 @@ from bench.figures import percentile
 
 
 class Connection:
-    """One keep-alive connection to `port` of this machine."""
+    """One keep-alive connection to `port` of this machine; without a token, to somebody else."""
 
-    def __init__(self, port: int, token: str) -> None:
+    def __init__(self, port: int, token: str | None) -> None:
         self.port = port
-        self.head = f"host: 127.0.0.1:{port}\r\nauthorization: Bearer {token}\r\n".encode()
+        self.head = f"host: 127.0.0.1:{port}\r\n".encode()
+        self.keyed = token is not None
+        if token is not None:
+            self.head += f"authorization: Bearer {token}\r\n".encode()
 
     async def open(self) -> None:
         """Connect."""
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
 
     async def call(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        """Send one request with an Idempotency-Key of its own; return status and body."""
+        """Send one request, to Relay with an Idempotency-Key of its own; return status and body."""
         content = b"" if body is None else orjson.dumps(body)
+        key = f"idempotency-key: {uuid.uuid4().hex}\r\n" if self.keyed else ""
         self.writer.write(
             b"".join(
                 (
                     f"{method} {path} HTTP/1.1\r\n".encode(),
                     self.head,
-                    f"idempotency-key: {uuid.uuid4().hex}\r\n".encode(),
+                    key.encode(),
                     b"content-type: application/json\r\n" if content else b"",
                     f"content-length: {len(content)}\r\n\r\n".encode(),
                     content,
@@ -70,7 +74,7 @@ Work = Callable[[Connection, int], Awaitable[int]]
 
 async def drive(
     port: int,
-    token_of: Callable[[int], str],
+    token_of: Callable[[int], str | None],
     callers: int,
     seconds: float,
     work: Work,

@@ -83,6 +83,11 @@ def hash_of(name: str) -> int:
 
 def push(bootstrap: str, topic: str, messages: list[Message]) -> None:
     """Write `messages` to `topic` with acks=all and return when the broker has them all."""
+    send(connected(bootstrap), topic, messages)
+
+
+def connected(bootstrap: str) -> Producer:
+    """Return a producer that waits for all acks and knows the broker."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -94,6 +99,12 @@ def push(bootstrap: str, topic: str, messages: list[Message]) -> None:
             "queue.buffering.max.kbytes": 1_000_000,
         }
     )
+    producer.list_topics(timeout=10)
+    return producer
+
+
+def send(producer: Producer, topic: str, messages: list[Message]) -> None:
+    """Write `messages` to `topic` and return when the broker has them all."""
     failures: list[str] = []
 
     def delivered(error: object, _: object) -> None:

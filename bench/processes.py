@@ -47,11 +47,19 @@ class Child:
 
 def start(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
     """Start `python -m argv…` with `environment` beside our own."""
+    return launch([sys.executable, "-m", *argv], environment, log)
+
+
+def launch(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None
+) -> Child:
+    """Start `command` in `folder` with `environment` beside our own."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", *argv],
+            command,
             env={**os.environ, **environment},
+            cwd=folder,
             stdout=out,
             stderr=subprocess.STDOUT,
         )

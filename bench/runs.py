@@ -205,16 +205,9 @@ def forget_topics(stage: Stage, database: Database, topics: list[str]) -> None:
     with database.owner() as conn:
         for schema in ("matcher", "mailbox"):
             conn.execute(f"delete from {schema}.position where topic = any(%s)", (topics,))
-    until(lambda: recreate(stage, topics), "the topics to be made again")
-
-
-def recreate(stage: Stage, topics: list[str]) -> bool:
-    """Return whether `topics` could be made; deleting takes the broker a moment."""
-    try:
-        stage.create_topics(topics)
-    except KafkaException:  # still being deleted
-        return False
-    return True
+    # The broker lists a deleted topic for a moment: one that is still listed would not be made.
+    until(lambda: not stage.existing(topics), "the topics to be gone")
+    stage.create_topics(topics)
 
 
 def ready(child: Child, url: str) -> bool:

@@ -49,22 +49,23 @@ class Stage:
     profile: Profile
     admin: AdminClient
 
+    def existing(self, names: list[str]) -> list[str]:
+        """Return those of the topics that the broker lists."""
+        listed = self.admin.list_topics(timeout=10).topics
+        return [name for name in names if name in listed]
+
     def create_topics(self, names: list[str], partitions: int = PARTITIONS) -> None:
         """Create the topics that are missing and return when all exist."""
-        admin = self.admin
-        existing = admin.list_topics(timeout=10).topics
+        existing = self.existing(names)
         missing = [NewTopic(name, partitions, 1) for name in names if name not in existing]
         if missing:
-            for created in admin.create_topics(missing).values():
+            for created in self.admin.create_topics(missing).values():
                 created.result(30)
 
     def delete_topics(self, names: list[str]) -> None:
         """Delete those of the topics that exist."""
-        admin = self.admin
-        existing = admin.list_topics(timeout=10).topics
-        present = [name for name in names if name in existing]
-        if present:
-            for deleted in admin.delete_topics(present).values():
+        if present := self.existing(names):
+            for deleted in self.admin.delete_topics(present).values():
                 deleted.result(30)
 
     def settings(self) -> dict[str, str]:

@@ -117,7 +117,7 @@ def latencies(
         target=send, args=(stage.bootstrap, list(zip(names, messages, strict=True)), rate, times)
     )
     sender.start()
-    asyncio.run(read(pipeline, times, len(live), sender))
+    asyncio.run(read(pipeline, times, len(live)))
     sender.join()
     spans = spans_of(database, times)
     remove_waitpoints(database, "live-")
@@ -153,7 +153,7 @@ def send(bootstrap: str, events: list[tuple[str, Message]], rate: float, times: 
     producer.flush(30)
 
 
-async def read(pipeline: Pipeline, times: Times, expected: int, sender: threading.Thread) -> None:
+async def read(pipeline: Pipeline, times: Times, expected: int) -> None:
     """Lease and acknowledge as the waiters do until all records are read."""
     deadline = time.monotonic() + runs.RUN_SECONDS
 
