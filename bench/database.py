@@ -9,12 +9,14 @@ from datetime import datetime, timedelta
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from relay_common import outbox
+from relay_common.avro import Codec
 from relay_common.ids import encode_id, new_id
 from relay_common.match_key import MatchKey
 from relay_common.migrate import read_migrations
 from relay_common.wire import rfc3339
 from relay_devstack.database import create_database, prepare, role_passwords
+from relay_matcher.announcement import Announcer
+from relay_matcher.takes import expander
 
 from bench.events import ENVIRONMENT, EVENT_TYPE, TENANT, waited_key
 from bench.stage import Stage
@@ -235,8 +237,9 @@ def find(database: Database) -> Found:
         one = lambda query: conn.execute(query).fetchone()[0]  # noqa: E731
         payloads = conn.execute("select topic, payload from matcher.outbox").fetchall()
         announced: dict[str, int] = {}
+        expand = expander(Announcer(Codec().prefix, "bench.{}".format))
         for topic, payload in payloads:
-            for goes_to, _ in outbox.expand(topic, bytes(payload)):
+            for goes_to, _ in expand(topic, bytes(payload)):
                 announced[goes_to] = announced.get(goes_to, 0) + 1
         return Found(
             recorded=one("select count(*) from matcher.event"),

@@ -10,7 +10,7 @@ MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
 # A msgspec struct: every event makes one and looks it up, at a fifth of a dataclass's cost.
-class MatchKey(msgspec.Struct, frozen=True, gc=False):
+class MatchKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tenant, environment, event type and correlation key, compared byte for byte."""
 
     tenant: str

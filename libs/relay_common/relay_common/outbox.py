@@ -6,8 +6,8 @@ One announcement may go to several topics: its twins have their own topic, key a
 rest in common. They stand in the row of the first, so they keep their order among themselves.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import LiteralString
+from collections.abc import Callable, Iterable, Sequence
+from typing import LiteralString, NamedTuple
 
 import msgspec
 import xxhash
@@ -15,6 +15,8 @@ import xxhash
 from relay_common import queries
 
 Unpacked = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]  # key, value, headers
+Addressed = tuple[str, Unpacked]  # the topic it goes to
+Expand = Callable[[str, bytes], list[Addressed]]  # topic and payload of a row
 
 ROW_BYTES = 1 << 20  # a row ends here; only a single larger message makes a larger row
 LARGEST_MESSAGE = ROW_BYTES + 60_000  # the table refuses rows above 1 MiB + 64 KiB
@@ -138,13 +140,35 @@ def shard_of(key: bytes, shards: int) -> int:
     return xxhash.xxh3_64_intdigest(key) % shards
 
 
+class NewRow(NamedTuple):
+    """A row to append."""
+
+    shard: int
+    topic: str
+    payload: bytes
+
+
 def pack(messages: Sequence[OutMessage], shards: int) -> dict[str, object]:
     """Return the parameters of INSERT for `messages`, in their order within topic and shard.
 
     Raises MessageTooLargeError for a message above LARGEST_MESSAGE bytes. No messages give empty
     arrays, with which INSERT writes nothing.
     """
-    done: list[tuple[int, str, bytes]] = []
+    return parameters(rows_of(messages, shards))
+
+
+def parameters(rows: Sequence[NewRow]) -> dict[str, object]:
+    """Return the parameters of INSERT for `rows`, in their order."""
+    return {
+        "shards": [row.shard for row in rows],
+        "topics": [row.topic for row in rows],
+        "payloads": [row.payload for row in rows],
+    }
+
+
+def rows_of(messages: Sequence[OutMessage], shards: int) -> list[NewRow]:
+    """Return the rows of `messages`. Raises as pack does."""
+    done: list[NewRow] = []
     building: dict[tuple[int, str], RowBuilder] = {}
     for message in messages:
         size = message.size()
@@ -157,15 +181,11 @@ def pack(messages: Sequence[OutMessage], shards: int) -> dict[str, object]:
         row = building.get(place)
         if row is None or not row.fits(message, size):
             if row is not None:
-                done.append((*place, row.payload()))
+                done.append(NewRow(*place, row.payload()))
             row = building[place] = RowBuilder()
         row.add(message, size)
-    done.extend((*place, row.payload()) for place, row in building.items())
-    return {
-        "shards": [shard for shard, _, _ in done],
-        "topics": [topic for _, topic, _ in done],
-        "payloads": [payload for _, _, payload in done],
-    }
+    done.extend(NewRow(*place, row.payload()) for place, row in building.items())
+    return done
 
 
 def repack(messages: Iterable[Unpacked]) -> bytes:
@@ -183,17 +203,34 @@ def unpack(payload: bytes) -> list[Unpacked]:
     return [(m.key, value_of(row, m, m.head), m.headers) for m in row.messages]
 
 
-def expand(topic: str, payload: bytes) -> list[tuple[str, Unpacked]]:
+def layout(payload: bytes) -> int:
+    """Return the number of the layout of `payload`: 1 here, any other is its service's own.
+
+    A service whose rows say what happened, to be rendered when they are published, gives the
+    publisher an Expand of its own.
+    """
+    return payload[1]
+
+
+def expand(topic: str, payload: bytes) -> list[Addressed]:
     """Return all messages of a row of `topic`, each with the topic it goes to, twins after their
     first. Raises as unpack does.
     """
     row = decoded(payload)
-    found: list[tuple[str, Unpacked]] = []
+    found: list[Addressed] = []
     for m in row.messages:
         found.append((m.topic or topic, (m.key, value_of(row, m, m.head), m.headers)))
         for twin in m.twins:
             found.append((twin.topic, (twin.key, value_of(row, m, twin.head), m.headers)))
     return found
+
+
+def spread(message: OutMessage) -> list[Addressed]:
+    """Return `message` and its twins as a row of them would be expanded."""
+    body = message.own + (message.shared or b"") + message.tail
+    first = (message.topic, (message.key, message.head + body, message.headers))
+    twins = [(t.topic, (t.key, t.head + body, message.headers)) for t in message.twins]
+    return [first, *twins]
 
 
 def decoded(payload: bytes) -> Row:

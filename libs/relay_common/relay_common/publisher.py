@@ -45,10 +45,18 @@ class Sent:
 class PublisherLoop:
     """Publishes one schema's outbox. wake(), age() and ready() are for any thread."""
 
-    def __init__(self, connect: Callable[[], Connection], producer: Producer, shards: int) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        producer: Producer,
+        shards: int,
+        expand: outbox.Expand = outbox.expand,
+    ) -> None:
+        """`expand` turns topic and payload of a row into its messages."""
         self.connect = connect
         self.producer = producer
         self.shards = shards
+        self.expand = expand
         self.conn: Connection | None = None
         self.held: list[int] = []
         self.resting: dict[str, float] = {}
@@ -138,7 +146,7 @@ class PublisherLoop:
             SQL["next_rows"], {"shards": self.held, "resting": list(self.resting), "rows": ROWS}
         ).fetchall()
         return [
-            Sent(number, shard, topic, messages_of(topic, payload), [])
+            Sent(number, shard, topic, outgoing(self.expand(topic, payload)), [])
             for number, shard, topic, payload in found
         ]
 
@@ -195,9 +203,6 @@ class PublisherLoop:
             gauge("relay_outbox_age_seconds").labels(str(shard)).set(age)
 
 
-def messages_of(topic: str, payload: bytes) -> list[Outgoing]:
-    """Return the messages of one row, expanded."""
-    return [
-        Outgoing(goes_to, key, value, headers)
-        for goes_to, (key, value, headers) in outbox.expand(topic, payload)
-    ]
+def outgoing(messages: Sequence[outbox.Addressed]) -> list[Outgoing]:
+    """Return the messages of one row as the producer takes them."""
+    return [Outgoing(topic, *message) for topic, message in messages]

@@ -29,6 +29,7 @@ from relay_matcher.http.desk import create_desk
 from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.settings import MatcherSettings
 from relay_matcher.sweeper import sweeper_loops
+from relay_matcher.takes import expander
 
 SERVICE = "matcher"
 SCHEMA = "0003_pre_matcher"
@@ -47,7 +48,7 @@ def main() -> int:
     announcer = Announcer(codec.prefix, settings.topic)
     plumbing = Plumbing(codec, announcer, settings.outbox_shards, installed.hash_seed)
     producer = Producer(settings.kafka_bootstrap, "relay-matcher")
-    publisher = PublisherLoop(connect, producer, settings.outbox_shards)
+    publisher = PublisherLoop(connect, producer, settings.outbox_shards, expander(announcer))
     consumer = ConsumerLoop(
         ConsumerSettings(
             bootstrap=settings.kafka_bootstrap,

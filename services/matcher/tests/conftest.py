@@ -12,7 +12,6 @@ import httpx
 import orjson
 import psycopg
 import pytest
-from relay_common import outbox
 from relay_common.avro import Codec
 from relay_common.cursors import Cursors
 from relay_common.db import installation, open_pool
@@ -27,6 +26,7 @@ from relay_matcher.http import matcher_app
 from relay_matcher.http.desk import Desk, create_desk
 from relay_matcher.operations import sweeping
 from relay_matcher.operations.plumbing import Plumbing
+from relay_matcher.takes import expander
 
 SHARDS = 2
 SCOPES = "waitpoints:write waitpoints:read waitpoints:reply events:read"
@@ -138,7 +138,7 @@ class Kit:
     def messages(self, topic: str, payload: bytes) -> list[Message]:
         """Return the messages of one row."""
         found: list[Message] = []
-        for goes_to, (key, value, headers) in outbox.expand(topic, payload):
+        for goes_to, (key, value, headers) in expander(self.plumbing.announcer)(topic, payload):
             _, record = self.plumbing.codec.decode(value)
             found.append(Message(goes_to, key or b"", record, dict(headers)))
         return found

@@ -18,7 +18,7 @@ from relay_matcher.domain import short_event
 LONG_LENGTH = 10
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event: routing, identity (16 raw bytes), and its framed Avro value as it was written."""
 
     key: MatchKey

@@ -66,7 +66,7 @@ class Opening:
         }
 
 
-class Active(msgspec.Struct, frozen=True, gc=False):
+class Active(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An active waitpoint whose row is locked. `opened` is its fixed part, rendered."""
 
     id: uuid.UUID

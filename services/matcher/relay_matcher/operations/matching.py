@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from relay_common import outbox
 from relay_common.db import Connection
 from relay_common.outbox import OutMessage
 
+from relay_matcher import takes as announced
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.matching import Outcome, Pair, Verdicts, match
 from relay_matcher.domain.rules import Rule
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
-from relay_matcher.resolution import Resolutions
 from relay_matcher.store import matching as store
 
 
@@ -52,12 +53,16 @@ def match_events(
     if takes or overdue:
         store.count_closed(conn, [*(w for w, _ in takes), *overdue])
     store.record_events(conn, fresh, outcome, clock)
-    messages = [
-        *(m for w in overdue for m in lifecycle.expired(announcer, w, clock.at)),
-        *resolved(announcer, takes, clock.at),
-        *held(announcer, fresh, outcome, clock.at),
-    ]
-    store.announce(conn, messages, shards)
+    closed = [m for w in overdue for m in lifecycle.expired(announcer, w, clock.at)]
+    shown = held(announcer, fresh, outcome, clock.at)
+    store.append_rows(
+        conn,
+        [
+            *outbox.rows_of(closed, shards),
+            *announced.rows_of(announcer, takes, clock.at, shards),
+            *outbox.rows_of(shown, shards),
+        ],
+    )
     return Matched(
         rule_counts(outcome, len(fresh)), len(events) - len(fresh), len(takes), len(overdue)
     )
@@ -100,20 +105,6 @@ def take(
             return outcome
         recorded |= {wanted[number] for number in new}
         refused |= set(wanted) - recorded
-
-
-def resolved(
-    announcer: Announcer, takes: Sequence[tuple[Active, Event]], at: datetime
-) -> list[OutMessage]:
-    """Return what announces the takes; each event is rendered once for all its takers."""
-    if not takes:
-        return []
-    shown: dict[bytes, bytes] = {}
-    for _, event in takes:
-        if event.event_id not in shown:
-            shown[event.event_id] = lifecycle.event_json(event, at)
-    whole = [(waitpoint, event, shown[event.event_id]) for waitpoint, event in takes]
-    return Resolutions(announcer, at).messages(whole)
 
 
 def held(

@@ -8,7 +8,7 @@ from relay_common import outbox, queries
 from relay_common.arrays import longs, tids, uuids
 from relay_common.db import Connection
 from relay_common.match_key import MatchKey
-from relay_common.outbox import OutMessage
+from relay_common.outbox import NewRow, OutMessage
 
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.matching import Outcome
@@ -165,8 +165,13 @@ def record_events(
 
 def announce(conn: Connection, messages: Sequence[OutMessage], shards: int) -> None:
     """Append messages to the outbox."""
-    if messages:
-        conn.execute(outbox.INSERT, outbox.pack(messages, shards))
+    append_rows(conn, outbox.rows_of(messages, shards))
+
+
+def append_rows(conn: Connection, rows: Sequence[NewRow]) -> None:
+    """Append rows to the outbox."""
+    if rows:
+        conn.execute(outbox.INSERT, outbox.parameters(rows))
 
 
 def batch_context(conn: Connection) -> BatchContext:

@@ -5,13 +5,15 @@ from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
+from relay_common import outbox
 from relay_common.avro import Codec
-from relay_common.match_key import MatchKey
+from relay_common.match_key import MatchKey, owner_key
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
 from relay_matcher.resolution import Resolutions
+from relay_matcher.takes import expander, rows_of
 
 TEXT = st.text(min_size=1, max_size=90)
 TIMES = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -53,3 +55,41 @@ def test_hand_packed_resolution_is_the_general_one(batch, at):
         for message in lifecycle.resolved_by_event(ANNOUNCER, waitpoint, event, shown, at)
     ]
     assert Resolutions(ANNOUNCER, at).messages(batch) == expected
+
+
+def addressed(rows):
+    """Return what the publisher makes of `rows`."""
+    return [one for row in rows for one in expander(ANNOUNCER)(row.topic, row.payload)]
+
+
+@given(st.lists(takes(), min_size=1, max_size=4), TIMES)
+def test_row_of_takes_expands_to_the_general_announcements(batch, at):
+    decided = [(waitpoint, event) for waitpoint, event, _ in batch]
+    general = [
+        message
+        for waitpoint, event in decided
+        for message in lifecycle.resolved_by_event(
+            ANNOUNCER, waitpoint, event, lifecycle.event_json(event, at), at
+        )
+    ]
+    expected = [one for message in general for one in outbox.spread(message)]
+    assert addressed(rows_of(ANNOUNCER, decided, at, 1)) == expected
+
+
+def test_takes_fill_rows_in_order_and_hold_a_shared_event_once():
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    key = MatchKey("acme", "prod", "settled", "k")
+    value = b"v" * 200_000
+    event = Event(key, 1, None, None, None, b"e" * 16, True, None, 0, -1, value)
+    waiting = [
+        Active(
+            uuid.uuid4(), key, 1, f"w{n}", "event", None, None, at, 1, 1, None, None, b"x" * 90_000
+        )
+        for n in range(40)
+    ]
+    rows = rows_of(ANNOUNCER, [(waitpoint, event) for waitpoint in waiting], at, 2)
+    assert len(rows) == 5
+    assert {row.shard for row in rows} == {outbox.shard_of(key.encoded(), 2)}
+    assert all(len(row.payload) <= outbox.LARGEST_MESSAGE for row in rows)
+    owners = [key for topic, (key, _, _) in addressed(rows) if topic == "x.relay.mailbox"]
+    assert owners == [owner_key("acme", "prod", waitpoint.waiter) for waitpoint in waiting]
