@@ -14,6 +14,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed
 
 from relay_common.errors import StoreUnavailable
+from relay_common.overlap import OverlappingConnection
 
 Connection = psycopg.Connection[TupleRow]
 AsyncConnection = psycopg.AsyncConnection[TupleRow]
@@ -73,12 +74,13 @@ def with_limits(conninfo: str, application_name: str, options: str) -> str:
     return make_conninfo("", **{**limits, **given})
 
 
-def connect(conninfo: str, application_name: str) -> Connection:
+def connect(conninfo: str, application_name: str) -> OverlappingConnection:
     """Return a stream side connection in autocommit: a transaction is `conn.transaction()`.
 
     Raises psycopg.OperationalError when there is none to be had.
     """
-    return psycopg.connect(with_limits(conninfo, application_name, STREAM_OPTIONS), autocommit=True)
+    limited = with_limits(conninfo, application_name, STREAM_OPTIONS)
+    return OverlappingConnection.connect(limited, autocommit=True)
 
 
 def open_pool(conninfo: str, application_name: str, max_size: int) -> Pool:

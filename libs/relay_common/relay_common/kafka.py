@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import cast
@@ -19,6 +20,7 @@ from relay_common import failpoints
 from relay_common.assignment import Assignment, WentBack
 from relay_common.db import UNAVAILABLE, Connection
 from relay_common.errors import Busy, Poison
+from relay_common.overlap import OverlappingConnection
 from relay_common.positions import Place, PositionFenced
 from relay_common.records import BatchHandler, DeadLetter, Record, write_dead_letters
 from relay_common.telemetry import counter, histogram, logger
@@ -27,6 +29,7 @@ POLL_SECONDS = 0.1
 CHECK_SECONDS = 2.0
 LONGEST_REST_SECONDS = 1.0
 FAILURES_ALONE = 3
+READ_AHEAD = 16  # records between two looks at the connection
 
 log = logger(__name__)
 
@@ -86,10 +89,12 @@ class ConsumerLoop:
         handle: BatchHandler,
         committed: Callable[[], None] = nothing,
         went_back: WentBack | None = None,
+        read_ahead: Callable[[Record], None] | None = None,
     ) -> None:
         """`connect` may refuse a database with an error of its own, which ends the loop;
         psycopg.OperationalError is waited out. `committed` is called after each commit,
-        `went_back` when Postgres is behind what it once acknowledged (design D12)."""
+        `went_back` when Postgres is behind what it once acknowledged (design D12). `read_ahead`
+        may prepare a record while the database works on those before it."""
         self.settings = settings
         self.connect = connect
         self.handle = handle
@@ -100,6 +105,8 @@ class ConsumerLoop:
         )
         self.stop = threading.Event()
         self.backlog: deque[Record] = deque()
+        self.read_ahead = read_ahead
+        self.prepared = 0
         self.limit = settings.max_records
         self.failures = self.rests = 0
         self.verdict: DeadLetter | None = None
@@ -156,7 +163,7 @@ class ConsumerLoop:
     def drop(self, places: Set[Place]) -> None:
         """Drop waiting records of partitions that are gone or have to be read anew."""
         self.backlog = deque(r for r in self.backlog if (r.topic, r.partition) not in places)
-        self.failures = 0
+        self.failures = self.prepared = 0
         self.verdict = None
 
     def fetch(self) -> None:
@@ -165,9 +172,21 @@ class ConsumerLoop:
         if first is None:
             return
         self.receive(first)
-        if len(self.backlog) < self.settings.max_records:
-            for message in self.partitions.take(self.settings.max_records):
+        wanted = 2 * self.settings.max_records - len(self.backlog)
+        if wanted > 0:
+            for message in self.partitions.take(wanted):
                 self.receive(message)
+
+    def prepare(self) -> bool:
+        """Read a few records ahead; say whether there were any."""
+        upto = min(len(self.backlog), self.prepared + READ_AHEAD)
+        if self.read_ahead is None or upto <= self.prepared:
+            return False
+        for place in range(self.prepared, upto):
+            with suppress(Exception):  # what cannot be read is met again, and told, in its batch
+                self.read_ahead(self.backlog[place])
+        self.prepared = upto
+        return True
 
     def receive(self, message: Message) -> None:
         """Put one message behind the others, unless it is older than the position or an error."""
@@ -235,6 +254,7 @@ class ConsumerLoop:
             counter("relay_consumer_records_total").labels(topic).inc(records)
         for _ in batch:
             self.backlog.popleft()
+        self.prepared = max(0, self.prepared - len(batch))
         self.database_problem = None
         self.limit = min(self.settings.max_records, self.limit * 2)
         self.failures = self.rests = 0
@@ -263,6 +283,8 @@ class ConsumerLoop:
             self.database_problem = type(error).__name__
             return False
         self.database_problem = None
+        if isinstance(self.conn, OverlappingConnection) and self.read_ahead is not None:
+            self.conn.meanwhile = self.prepare
         self.partitions.compare()
         return True
 

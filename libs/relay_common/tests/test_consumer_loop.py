@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from relay_common import db
 from relay_common.errors import Busy, Poison
+from relay_common.kafka import ConsumerLoop
 from relay_common.outbox import Unpacked, unpack
 from relay_common.records import DeadLetter, Record
 from relay_common.testing import wait
@@ -226,3 +227,30 @@ def letters(
 def reasons(stream: Stream) -> list[tuple[str, str, bytes | None]]:
     found = [(dict(headers), value) for _, value, headers in letters(stream)]
     return [(h["relay_reason"].decode(), h["relay_detail"].decode(), v) for h, v in found]
+
+
+def test_later_records_are_read_while_the_database_works_on_the_first(stream: Stream) -> None:
+    prepared: list[int] = []
+    batches: list[tuple[int, list[object]]] = []
+
+    def read_ahead(record: Record) -> None:
+        prepared.append(record.offset)
+        if record.offset % 10 == 9:
+            raise ValueError("cannot be read")
+        record.ahead = record.offset
+
+    def handle(conn: db.Connection, records: Sequence[Record]) -> Sequence[DeadLetter]:
+        batches.append((records[0].offset, [r.ahead for r in records]))
+        conn.execute("select pg_sleep(0.05)")
+        return record_effects(conn, records)
+
+    stream.produce(*[b"x"] * 500)
+    settings = stream.settings(max_records=100)
+    stream.start(ConsumerLoop(settings, stream.connect, handle, read_ahead=read_ahead).run)
+    stream.until_effects(500)
+    assert sorted(set(prepared)) == prepared  # each once, in order
+    assert any(offset > batches[0][0] for offset in prepared)
+    for first, ahead in batches:
+        read = [None if n % 10 == 9 else n for n in range(first, first + len(ahead))]
+        assert all(found in (None, wanted) for found, wanted in zip(ahead, read, strict=True))
+    assert any(any(found is not None for found in ahead) for _, ahead in batches[1:])

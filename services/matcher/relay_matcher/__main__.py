@@ -49,6 +49,7 @@ def main() -> int:
     plumbing = Plumbing(codec, announcer, settings.outbox_shards, installed.hash_seed)
     producer = Producer(settings.kafka_bootstrap, "relay-matcher")
     publisher = PublisherLoop(connect, producer, settings.outbox_shards, expander(announcer))
+    events = EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards)
     consumer = ConsumerLoop(
         ConsumerSettings(
             bootstrap=settings.kafka_bootstrap,
@@ -61,8 +62,9 @@ def main() -> int:
             session_timeout_ms=settings.session_timeout_ms,
         ),
         connect,
-        EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards),
+        events,
         committed=publisher.wake,
+        read_ahead=events.read_ahead,
     )
     pool = open_pool(conninfo_of(settings, SERVICE, "http"), "relay-matcher", settings.pool_size)
     secret = password(settings.cursor_secret) or secrets.token_hex(32)

@@ -1,6 +1,7 @@
 """`relay.events` → waitpoints: records in, one transaction a batch (design §3)."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from relay_common import failpoints
 from relay_common.avro import Codec
@@ -17,6 +18,13 @@ from relay_matcher.store.matching import BatchContext, batch_context
 SCHEMA = "relay.events.v1"
 
 
+class Ahead(NamedTuple):
+    """An event that was read before its batch, and by what context."""
+
+    context: BatchContext
+    event: Event
+
+
 class EventConsumer:
     """The handler of `relay.events`; headers and record key are never read for matching (D21)."""
 
@@ -27,15 +35,16 @@ class EventConsumer:
         self.announcer = announcer
         self.shards = shards
         self.framing = codec.prefix(SCHEMA)
+        self.context = BatchContext({}, {})
 
     def __call__(self, conn: Connection, records: Sequence[Record], /) -> Sequence[DeadLetter]:
         """Match and record the batch inside the loop's transaction; return what is poison."""
-        context = batch_context(conn)
+        self.learn(batch_context(conn))
         letters: list[DeadLetter] = []
         events: list[Event] = []
         for record in records:
             try:
-                events.append(self.read(record, context))
+                events.append(self.event_of(record))
             except Poison as poison:
                 letters.append(DeadLetter(record, poison.reason, poison.detail))
         if events:
@@ -44,8 +53,25 @@ class EventConsumer:
         failpoints.hit("matcher.before_commit")
         return letters
 
-    def read(self, record: Record, context: BatchContext) -> Event:
+    def learn(self, context: BatchContext) -> None:
+        """Go by `context` from now on; what was read by another one is read again."""
+        if context != self.context:
+            self.context = context
+
+    def read_ahead(self, record: Record) -> None:
+        """Read `record` before its batch. Raises Poison."""
+        record.ahead = Ahead(self.context, self.read(record))
+
+    def event_of(self, record: Record) -> Event:
+        """Return the event of `record`, read now unless it was read ahead. Raises Poison."""
+        ahead = record.ahead
+        if isinstance(ahead, Ahead) and ahead.context is self.context:
+            return ahead.event
+        return self.read(record)
+
+    def read(self, record: Record) -> Event:
         """Return the event of `record`. Raises Poison."""
+        context = self.context
         value, offset = self.body(record)
         topic_id = context.topic_ids.get(record.topic, record.topic)
         trace = carried_trace(record.headers) if record.headers else ()

@@ -1,0 +1,61 @@
+"""While the server works: something useful, and never at the cost of the statement."""
+
+import psycopg
+import pytest
+from relay_common.overlap import OverlappingConnection
+
+
+@pytest.fixture
+def conn(database):
+    with OverlappingConnection.connect(database.url, autocommit=True) as made:
+        yield made
+
+
+def test_what_is_to_do_is_done_before_the_slow_statement_ends(conn):
+    left = [1, 2, 3, 4, 5]
+    done = []
+
+    def piece():
+        if left:
+            done.append(left.pop(0))
+        return bool(left)
+
+    conn.meanwhile = piece
+    assert conn.execute("select pg_sleep(0.2), 7").fetchone()[1] == 7
+    assert done == [1, 2, 3, 4, 5]
+
+
+def test_endless_work_does_not_keep_an_answer_waiting(conn):
+    conn.meanwhile = lambda: True
+    assert conn.execute("select count(*) from generate_series(1, 100000)").fetchone() == (100000,)
+
+
+def test_large_copy_and_large_answer_go_through(conn):
+    conn.meanwhile = lambda: False
+    conn.execute("create temporary table much (line text)")
+    with conn.cursor() as cursor, cursor.copy("copy much from stdin") as copy:
+        for _ in range(20_000):
+            copy.write_row(("x" * 200,))
+    assert len(conn.execute("select line from much").fetchall()) == 20_000
+
+
+def test_error_of_a_statement_is_raised_and_the_connection_goes_on(conn):
+    conn.meanwhile = lambda: False
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        conn.execute("select 1 / 0")
+    assert conn.execute("select 1").fetchone() == (1,)
+
+
+def test_connection_that_the_server_ends_is_an_operational_error(conn, database):
+    pid = conn.info.backend_pid
+    ended = []
+
+    def end():
+        if not ended:
+            ended.append(database.owner.execute("select pg_terminate_backend(%s)", (pid,)))
+        return False
+
+    conn.meanwhile = end
+    with pytest.raises(psycopg.OperationalError):
+        conn.execute("select pg_sleep(30)")
+    assert conn.closed
