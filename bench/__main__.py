@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from bench import report
 from bench.figures import Figure
 from bench.profile import DEFAULT, FULL, QUICK, Profile
-from bench.sections import edges, http_load, match_rate, pipeline, scale
+from bench.sections import edges, hot, http_load, match_rate, pipeline, replies, scale
 from bench.stage import Stage, machine, open_stage
 
 SECTIONS: Mapping[str, Callable[[Stage], list[Figure]]] = {
@@ -19,6 +19,8 @@ SECTIONS: Mapping[str, Callable[[Stage], list[Figure]]] = {
     "pipeline": pipeline.sustained,
     "latency": pipeline.latency,
     "http": http_load.measure,
+    "replies": replies.measure,
+    "hot": hot.measure,
     "fan_out": edges.fan_out,
     "idle": edges.idle,
     "expiry": edges.expiry,

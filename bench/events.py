@@ -16,7 +16,7 @@ SCHEMA = "relay.events.v1"
 CODEC = Codec()
 HAPPENED = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
-Message = tuple[bytes, bytes]
+Message = tuple[bytes | None, bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ class Profile:
     fan_outs: tuple[int, ...]
     latency_seconds: float
     http_seconds: float
+    replies: int
     expiring: int
     idle_seconds: float
     shared_buffers: str
@@ -33,6 +34,7 @@ QUICK = Profile(
     fan_outs=(1, 100, 1000),
     latency_seconds=4.0,
     http_seconds=3.0,
+    replies=1000,
     expiring=5_000,
     idle_seconds=3.0,
     shared_buffers="1GB",
@@ -48,6 +50,7 @@ DEFAULT = Profile(
     fan_outs=(1, 100, 10_000),
     latency_seconds=10.0,
     http_seconds=8.0,
+    replies=3000,
     expiring=50_000,
     idle_seconds=10.0,
     shared_buffers="6GB",
@@ -63,6 +66,7 @@ FULL = Profile(
     fan_outs=(1, 100, 10_000),
     latency_seconds=20.0,
     http_seconds=10.0,
+    replies=5000,
     expiring=50_000,
     idle_seconds=30.0,
     shared_buffers="6GB",

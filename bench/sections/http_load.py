@@ -78,6 +78,24 @@ async def openings(stage: Stage, pipeline: Pipeline, callers: int) -> Load:
 async def replies(stage: Stage, pipeline: Pipeline, callers: int) -> Load:
     """Answer questions, each opened and given its reply session before the clock starts."""
     count = max(64, int(stage.profile.http_seconds * REPLIES_A_SECOND * min(callers, 8)))
+    prepared = await questions(pipeline, count)
+    done = asyncio.Event()
+
+    async def answer(connection: Connection, number: int) -> int:
+        if number >= len(prepared):
+            done.set()
+            return 0
+        identifier, reply = prepared[number]
+        await expect(connection, 200, f"/v1/waitpoints/{identifier}/replies", reply)
+        return 1
+
+    responder = pipeline.token(RESPONDER)
+    seconds = stage.profile.http_seconds
+    return await drive(pipeline.matcher_port, lambda _: responder, callers, seconds, answer, done)
+
+
+async def questions(pipeline: Pipeline, count: int) -> list[tuple[str, dict[str, object]]]:
+    """Open `count` questions, each with a reply session; return their ids and valid replies."""
     asked: list[tuple[str, dict[str, object]]] = []
     done = asyncio.Event()
     run = uuid.uuid4().hex[:6]
@@ -90,8 +108,8 @@ async def replies(stage: Stage, pipeline: Pipeline, callers: int) -> Load:
         asked.append((opened["id"], opened))
         return 1
 
-    waiter = [pipeline.token("agent:asker")] * ASKERS
-    await drive(pipeline.matcher_port, waiter.__getitem__, ASKERS, RUN_SECONDS, ask, done)
+    waiter = pipeline.token("agent:asker")
+    await drive(pipeline.matcher_port, lambda _: waiter, ASKERS, RUN_SECONDS, ask, done)
     prepared: list[tuple[str, dict[str, object]]] = []
     done = asyncio.Event()
 
@@ -111,22 +129,8 @@ async def replies(stage: Stage, pipeline: Pipeline, callers: int) -> Load:
         return 1
 
     responder = pipeline.token(RESPONDER)
-    responders = [responder] * max(ASKERS, callers)
-    await drive(pipeline.matcher_port, responders.__getitem__, ASKERS, RUN_SECONDS, start, done)
-    done = asyncio.Event()
-
-    async def answer(connection: Connection, number: int) -> int:
-        if number >= len(prepared):
-            done.set()
-            return 0
-        identifier, reply = prepared[number]
-        await expect(connection, 200, f"/v1/waitpoints/{identifier}/replies", reply)
-        return 1
-
-    seconds = stage.profile.http_seconds
-    return await drive(
-        pipeline.matcher_port, responders.__getitem__, callers, seconds, answer, done
-    )
+    await drive(pipeline.matcher_port, lambda _: responder, ASKERS, RUN_SECONDS, start, done)
+    return prepared
 
 
 def question(correlation_key: str) -> dict[str, object]:

@@ -107,20 +107,8 @@ def latencies(
     share = RATE if rate > QUIET_RATE else 1.0
     chance = random.Random(label)
     names = [f"live-{label}-{n}" if chance.random() < share else f"quiet-{n}" for n in range(count)]
-    live = [name for name in names if name.startswith("live-")]
-    waiters = [(name, f"agent:reader-{n % READERS}") for n, name in enumerate(live)]
-    remove_waitpoints(database, "live-")
-    add_waitpoints(database, waiters)
     messages = [message(name, f"{label}{n}", chance) for n, name in enumerate(names)]
-    times = Times()
-    sender = threading.Thread(
-        target=send, args=(stage.bootstrap, list(zip(names, messages, strict=True)), rate, times)
-    )
-    sender.start()
-    asyncio.run(read(pipeline, times, len(live)))
-    sender.join()
-    spans = spans_of(database, times)
-    remove_waitpoints(database, "live-")
+    spans = paced(stage, database, pipeline, list(zip(names, messages, strict=True)), rate)
     return [
         Figure(
             "latency",
@@ -132,6 +120,27 @@ def latencies(
         )
         for stage_name, values in spans.items()
     ]
+
+
+def paced(
+    stage: Stage,
+    database: Database,
+    pipeline: Pipeline,
+    events: list[tuple[str, Message]],
+    rate: float,
+) -> dict[str, list[float]]:
+    """Send named events at `rate`; return the seconds of those called live-… to each stage."""
+    live = [name for name, _ in events if name.startswith("live-")]
+    remove_waitpoints(database, "live-")
+    add_waitpoints(database, ((name, f"agent:reader-{n % READERS}") for n, name in enumerate(live)))
+    times = Times()
+    sender = threading.Thread(target=send, args=(stage.bootstrap, events, rate, times))
+    sender.start()
+    asyncio.run(read(pipeline, times, len(live)))
+    sender.join()
+    spans = spans_of(database, times)
+    remove_waitpoints(database, "live-")
+    return spans
 
 
 def send(bootstrap: str, events: list[tuple[str, Message]], rate: float, times: Times) -> None:
