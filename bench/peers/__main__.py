@@ -21,7 +21,7 @@ from bench.peers.systems import PEERS, RELAY
 from bench.profile import QUICK
 from bench.stage import Stage, machine, open_stage
 
-PROFILE = dataclasses.replace(QUICK, name="peers", http_seconds=2.5)
+PROFILE = dataclasses.replace(QUICK, name="peers", http_seconds=1.5)
 NAMES = list(dict.fromkeys(peer.name for peer in PEERS))
 FAILURES = (RuntimeError, AssertionError, TimeoutError, LookupError, subprocess.TimeoutExpired)
 

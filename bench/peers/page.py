@@ -17,8 +17,9 @@ STEPS = {
 OWN = {
     "resolved": "waitpoints resolved from the topic, matcher alone, 1 process",
     "leased": "resolved, leased and acknowledged by the waiters, 1 process each",
-    "reply": "synchronous HTTP replies, 32 callers",
-    "opens": "openings over HTTP, 32 callers",
+    "reply": "synchronous HTTP replies, 32 callers, publisher stopped",
+    "reply_through": "the same with publisher and mailbox beside it",
+    "opens": "openings over HTTP, 32 callers, publisher stopped",
 }
 
 

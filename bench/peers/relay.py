@@ -32,7 +32,8 @@ def measure(stage: Stage, waits: int) -> Rates:
     `open`, `deliver`, `seen` are the peers' steps: openings over HTTP, events acked by Kafka,
     records leased and acknowledged by their waiters. `resolved` is the matcher alone, one process,
     every event for another waitpoint; `leased` is that and the way to the waiters' acks; `reply`
-    and `opens` are synchronous calls of 32 callers for some seconds.
+    and `opens` are synchronous calls of 32 callers while nothing is published, `reply_through`
+    while publisher and mailbox take what the replies announce.
     """
     database = open_database(stage, stage.profile.open_default)
     rates = {"resolved": resolved(stage, database)}
@@ -41,6 +42,9 @@ def measure(stage: Stage, waits: int) -> Rates:
         rates["leased"] = leased(stage, database, pipeline)
         clear(database)
         rates |= same_job(stage, pipeline, waits)
+        rates["reply_through"] = asyncio.run(http_load.replies(stage, pipeline, CALLERS)).rate
+    clear(database)
+    with running_pipeline(stage, database, "http") as pipeline:
         rates["reply"] = asyncio.run(http_load.replies(stage, pipeline, CALLERS)).rate
         rates["opens"] = asyncio.run(http_load.openings(stage, pipeline, CALLERS)).rate
     clear(database)
