@@ -74,49 +74,55 @@ end $$;
 -- have two such keys; the order by, over a range of one value, says which of them to use.
 --
 -- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
--- message id, numbers densely and inserts. Returns the fresh records; an input that is missing was a duplicate.
+-- message id, numbers densely and inserts. The owners of the batch are given once each; `boxes` says for every record which
+-- of them gets it. Returns the fresh records; an input that is missing was a duplicate. A repeat is recognised as long as
+-- its record is retained, and for a day at least: slices outside of that are not searched.
 -- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
-create function mailbox.append_v1(tenants text[], environments text[], owners text[], message_ids uuid[], kinds text[],
-  types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[], supersedes uuid[],
-  wakings boolean[], bodies bytea[])
+create function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[], message_ids uuid[],
+  kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[],
+  supersedes uuid[], wakings boolean[], bodies bytea[])
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
   incarnation_now bigint;
   at timestamptz;
+  since timestamptz;
+  until timestamptz;
   ids bigint[];
   locked bigint;
 begin
   insert into mailbox (tenant, environment, owner, epoch)
-  select distinct w.tenant, w.environment, w.owner, (select i.n from incarnation i)
+  select w.tenant, w.environment, w.owner, (select i.n from incarnation i)
   from unnest(tenants, environments, owners) w(tenant, environment, owner)
   where not exists (select from mailbox m
     where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner)
   order by 1, 2, 3
   on conflict do nothing;
 
-  select array_agg(m.id order by m.id) into ids
-  from (select distinct * from unnest(tenants, environments, owners)) w(tenant, environment, owner)
+  select array_agg(m.id order by w.box) into ids
+  from unnest(tenants, environments, owners) with ordinality w(tenant, environment, owner, box)
   left join lateral (select m.id from mailbox m
     where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m on true;
-  perform from mailbox m where m.id = any(ids) order by m.id for no key update;
-  get diagnostics locked = row_count;
+  select count(*), min(h.oldest_at), max(h.appended_at) into locked, since, until
+  from (select m.oldest_at, m.appended_at from mailbox m where m.id = any(ids) order by m.id for no key update) h;
   if locked <> cardinality(ids) then
     raise exception 'expected to lock % heads, found %', cardinality(ids), locked using errcode = 'RM001';
   end if;
 
   incarnation_now := incarnation_v1();
   at := relay.now();
+  since := least(since, at - interval '1 day');
+  until := greatest(until, at);
   return query
   with item as materialized (
-    select distinct on (m.id, w.message_id) w.*, m.id as mailbox_id, m.head, m.state as mailbox_state, m.requests_subscribed,
+    select distinct on (m.id, w.message_id) w.*, m.tenant, m.environment, m.owner, m.id as mailbox_id, m.head,
+      m.state as mailbox_state, m.requests_subscribed,
       greatest(m.epoch, incarnation_now) as epoch, greatest(m.appended_at, at) as appended_at
-    from unnest(tenants, environments, owners, message_ids, kinds, types, states, trusts, relationships, senders,
-           waitpoint_ids, wakings, bodies) with ordinality
-         w(tenant, environment, owner, message_id, kind, type, state, trust, relationship, sender, waitpoint_id, waking, body, ord)
-    cross join lateral (select m.* from mailbox m
-      where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m
+    from unnest(boxes, message_ids, kinds, types, states, trusts, relationships, senders, waitpoint_ids, wakings, bodies)
+        with ordinality
+         w(box, message_id, kind, type, state, trust, relationship, sender, waitpoint_id, waking, body, ord)
+    cross join lateral (select m.* from mailbox m where m.id = ids[w.box] limit 1) m
     order by m.id, w.message_id, w.ord
   ), fresh as materialized (
     select i.*, i.head + row_number() over (partition by i.mailbox_id order by i.ord) as seq,
@@ -130,6 +136,7 @@ begin
       and a.mailbox_id = i.mailbox_id and a.sender = i.sender limit 1) a on true
     left join lateral (select true as found from record r where r.tenant = i.tenant and r.environment = i.environment
       and r.mailbox_id = i.mailbox_id and r.message_id between i.message_id and i.message_id
+      and r.appended_at between since and until
       order by r.message_id limit 1) r on true
     where r.found is null
   ), advanced as (
@@ -167,11 +174,9 @@ begin
   if cardinality(array_remove(supersedes, null)) > 0 then
     with taken as (
       delete from delivery d
-      using unnest(tenants, environments, owners, supersedes) w(tenant, environment, owner, message_id)
-      cross join lateral (select m.id from mailbox m
-        where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m
-      cross join lateral (select r.* from record r where r.tenant = w.tenant and r.environment = w.environment
-        and r.mailbox_id = m.id and r.message_id between w.message_id and w.message_id order by r.message_id limit 1) r
+      using unnest(boxes, supersedes) w(box, message_id)
+      cross join lateral (select r.* from record r where r.tenant = tenants[w.box] and r.environment = environments[w.box]
+        and r.mailbox_id = ids[w.box] and r.message_id between w.message_id and w.message_id order by r.message_id limit 1) r
       where d.tenant = r.tenant and d.environment = r.environment and d.mailbox_id = r.mailbox_id and d.seq = r.seq
         and d.state = 'held'
       returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at)
@@ -182,10 +187,9 @@ begin
 
   -- Retention by count, only looked at closely when some mailbox of the batch may have too many.
   perform trim_v1(m.tenant, m.environment, m.id, m.head - s.max_records + 1)
-  from (select distinct * from unnest(tenants, environments, owners)) w(tenant, environment, owner)
-  join mailbox m on m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner
+  from mailbox m
   cross join lateral settings_v1(m.tenant, m.environment) s
-  where m.head - m.oldest >= (select least(1000000, min(t.max_records)) from tenant_setting t)
+  where m.id = any(ids) and m.head - m.oldest >= (select least(1000000, min(t.max_records)) from tenant_setting t)
     and m.head - m.oldest >= s.max_records;
 end $$;
 
@@ -249,11 +253,11 @@ language sql set search_path = mailbox, relay, pg_temp as $$
     where d.tenant = p_tenant and d.environment = p_environment and d.mailbox_id = p_mailbox_id and d.seq = any(dead_seqs)
       and d.type <> 'mailbox.record_dead_lettered'
   ), batch as (
-    select count(*)::int as size, array_agg(owner order by ord) as owners, array_agg(message_id order by ord) as message_ids,
+    select count(*)::int as size, min(owner) as owner, array_agg(message_id order by ord) as message_ids,
       array_agg(body order by ord) as bodies
     from notice)
-  select count(*) from batch b, append_v1(array_fill(p_tenant, array[b.size]), array_fill(p_environment, array[b.size]), b.owners,
-    b.message_ids, array_fill('message'::text, array[b.size]), array_fill('mailbox.record_dead_lettered'::text, array[b.size]),
+  select count(*) from batch b, append_v1(array[p_tenant], array[p_environment], array[b.owner],
+    array_fill(1::bigint, array[b.size]), b.message_ids, array_fill('message'::text, array[b.size]), array_fill('mailbox.record_dead_lettered'::text, array[b.size]),
     array_fill('available'::text, array[b.size]), array_fill('relay'::text, array[b.size]), array_fill(null::text, array[b.size]),
     array_fill(null::text, array[b.size]), array_fill(null::text, array[b.size]), array_fill(null::uuid, array[b.size]),
     array_fill(true, array[b.size]), b.bodies)

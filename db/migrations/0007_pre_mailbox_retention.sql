@@ -115,7 +115,7 @@ begin
   update mailbox m set low_water = least(m.low_water, revived[1].seq), retry_at = '-infinity'
   where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id and cardinality(revived) > 0;
 
-  perform append_v1(array_agg(p_tenant), array_agg(p_environment), array_agg(here.owner),
+  perform append_v1(array[p_tenant], array[p_environment], array[here.owner], array_agg(1::bigint),
     array_agg(encode(substr(sha256(convert_to(concat_ws(':', 'redriven', v.message_id, v.died_at), 'UTF8')), 1, 16), 'hex')::uuid
       order by v.seq),
     array_agg(v.kind order by v.seq), array_agg(v.type order by v.seq), array_agg('available'::text),

@@ -13,6 +13,7 @@ from psycopg.pq import Format
 
 SIZE = Struct(">i").pack
 LONG = Struct(">iq").pack
+NULL = SIZE(-1)
 
 
 class Array:
@@ -59,6 +60,12 @@ class Blobs(Array):
     element, oid = 17, 1001
 
 
+class Flags(Array):
+    """boolean[]"""
+
+    element, oid = 16, 1000
+
+
 def longs(values: Iterable[int]) -> Longs:
     """Return bigint[] of `values`."""
     parts = [LONG(8, value) for value in values]
@@ -75,6 +82,18 @@ def uuids(values: Sequence[bytes]) -> Uuids:
     return Uuids(len(values), joined(b"\0\0\0\x10", values))
 
 
+def some_uuids(values: Sequence[bytes | None]) -> Uuids:
+    """Return uuid[] of values of 16 bytes, or of null."""
+    parts = [NULL if value is None else b"\0\0\0\x10" + value for value in values]
+    return Uuids(len(parts), b"".join(parts))
+
+
+def flags(values: Iterable[bool]) -> Flags:
+    """Return boolean[] of `values`."""
+    parts = [b"\0\0\0\1\1" if value else b"\0\0\0\1\0" for value in values]
+    return Flags(len(parts), b"".join(parts))
+
+
 def tids(values: Sequence[bytes]) -> Tids:
     """Return tid[] of values of 6 bytes, as the server sends them."""
     return Tids(len(values), joined(b"\0\0\0\x06", values))
@@ -85,14 +104,14 @@ def texts(values: Sequence[bytes]) -> Texts:
     return Texts(len(values), sized(values))
 
 
-def repeated_texts(values: Iterable[str]) -> Texts:
-    """Return text[] of values of which many are the same: each is encoded once."""
-    known = Encoded()
+def repeated_texts(values: Iterable[str | None]) -> Texts:
+    """Return text[] of values, or nulls, of which many are the same: each is encoded once."""
+    known = Encoded({None: NULL})
     parts = [known[value] for value in values]
     return Texts(len(parts), b"".join(parts))
 
 
-class Encoded(dict[str, bytes]):
+class Encoded(dict[str | None, bytes]):
     """Text → its element in an array."""
 
     def __missing__(self, value: str) -> bytes:
@@ -132,5 +151,5 @@ def dumper_of(kind: type[Array]) -> type[ArrayDumper]:
     return type(f"{kind.__name__}Dumper", (ArrayDumper,), {"oid": kind.oid})
 
 
-for _kind in (Longs, Uuids, Texts, Tids, Blobs):
+for _kind in (Longs, Uuids, Texts, Tids, Blobs, Flags):
     psycopg.adapters.register_dumper(_kind, dumper_of(_kind))

@@ -4,7 +4,16 @@ import uuid
 
 import psycopg
 import pytest
-from relay_common.arrays import blobs, longs, raw_longs, repeated_texts, texts, uuids
+from relay_common.arrays import (
+    blobs,
+    flags,
+    longs,
+    raw_longs,
+    repeated_texts,
+    some_uuids,
+    texts,
+    uuids,
+)
 
 IDS = [uuid.uuid4() for _ in range(3)]
 
@@ -18,6 +27,10 @@ IDS = [uuid.uuid4() for _ in range(3)]
         (texts(["ä".encode(), b"", b"{,}"]), "text[]", ["ä", "", "{,}"]),
         (blobs([b"\0\xff", b""]), "bytea[]", [b"\0\xff", b""]),
         (repeated_texts(["a", "ü", "a"]), "text[]", ["a", "ü", "a"]),
+        (repeated_texts(["a", None, ""]), "text[]", ["a", None, ""]),
+        (repeated_texts([None]), "text[]", [None]),
+        (some_uuids([IDS[0].bytes, None]), "uuid[]", [IDS[0], None]),
+        (flags([True, False]), "boolean[]", [True, False]),
         (longs([]), "bigint[]", []),
         (uuids([]), "uuid[]", []),
         (texts([]), "text[]", []),

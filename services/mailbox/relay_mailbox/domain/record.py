@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
+
 RecordKind: TypeAlias = Literal["message", "waitpoint_event", "early_event"]
 DeliveryState: TypeAlias = Literal["available", "leased", "acked", "dead_lettered", "held"]
 AppendedState: TypeAlias = Literal["available", "held", "acked"]
@@ -26,8 +28,8 @@ TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
 DEAD_LETTER_NOTICE = "mailbox.record_dead_lettered"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+# Structs: a batch makes thousands of both, at a sixth of a dataclass's cost.
+class Owner(msgspec.Struct, frozen=True, gc=False):
     """Whose mailbox: there is one for each owner, created on first use."""
 
     tenant: str
@@ -35,8 +37,7 @@ class Owner:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(msgspec.Struct, frozen=True, gc=False):
     """What to append to the mailbox of `to`.
 
     `supersedes` names a held record of the same owner that is acked in the same step; `wakes` says

@@ -1,5 +1,6 @@
 """Appending: records and the hints that wake their owners, in one transaction."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -35,10 +36,11 @@ class Appending:
         if not records:
             return []
         fresh = appends.append_records(conn, records)
-        woken = {one.record.to: one.appended_at for one in fresh if one.hinted}
-        appends.announce(conn, [self.hint(*one) for one in woken.items()], self.shards)
-        for one in fresh:
-            counter("relay_mailbox_records_total").labels(one.record.kind).inc()
+        woken = {one.mailbox_id: one for one in fresh if one.hinted}
+        hints = [self.hint(one.record.to, one.appended_at) for one in woken.values()]
+        appends.announce(conn, hints, self.shards)
+        for kind, records_of_kind in Counter(one.record.kind for one in fresh).items():
+            counter("relay_mailbox_records_total").labels(kind).inc(records_of_kind)
         return fresh
 
     def dead_letter_exhausted(self, conn: Connection, wanted: int) -> int:

@@ -2,8 +2,8 @@
 -- Append a batch in commit order; returns the fresh ones by their place in the batch
 select ord, mailbox_id, epoch, seq, appended_at, hinted
 from append_v1(
-  %(tenants)s::text[], %(environments)s::text[], %(owners)s::text[], %(message_ids)s::uuid[], %(kinds)s::text[],
-  %(types)s::text[], %(states)s::text[], %(trusts)s::text[], %(relationships)s::text[], %(senders)s::text[],
+  %(tenants)s::text[], %(environments)s::text[], %(owners)s::text[], %(boxes)s::bigint[], %(message_ids)s::uuid[],
+  %(kinds)s::text[], %(types)s::text[], %(states)s::text[], %(trusts)s::text[], %(relationships)s::text[], %(senders)s::text[],
   %(waitpoint_ids)s::text[], %(supersedes)s::uuid[], %(wakings)s::bool[], %(bodies)s::bytea[])
 
 -- name: raise_incarnation

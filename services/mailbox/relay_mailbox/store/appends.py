@@ -1,22 +1,22 @@
 """The stream side's writes: records in commit order, the epoch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
+import msgspec
 from relay_common import outbox, queries
+from relay_common.arrays import blobs, flags, longs, repeated_texts, some_uuids, uuids
 from relay_common.db import Connection
 from relay_common.outbox import OutMessage
 from relay_common.positions import Place
 
-from relay_mailbox.domain.record import NewRecord
+from relay_mailbox.domain.record import NewRecord, Owner
 
 SQL = queries.load("relay_mailbox", "append")
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """A record that got its place: `hinted` says that its owner has to be woken."""
 
     record: NewRecord
@@ -42,22 +42,25 @@ def append_records(conn: Connection, records: Sequence[NewRecord]) -> list[Appen
 
 
 def columns(records: Sequence[NewRecord]) -> dict[str, object]:
-    """Return `records` as the arrays of the append function."""
+    """Return `records` as the arrays of the append function: each owner once, numbered from 1."""
+    boxes: dict[Owner, int] = {}
+    numbers = [boxes.setdefault(r.to, len(boxes) + 1) for r in records]
     return {
-        "tenants": [r.to.tenant for r in records],
-        "environments": [r.to.environment for r in records],
-        "owners": [r.to.owner for r in records],
-        "message_ids": [r.message_id for r in records],
-        "kinds": [r.kind for r in records],
-        "types": [r.type for r in records],
-        "states": [r.state for r in records],
-        "trusts": [r.trust for r in records],
-        "relationships": [r.relationship for r in records],
-        "senders": [r.sender for r in records],
-        "waitpoint_ids": [r.waitpoint_id for r in records],
-        "supersedes": [r.supersedes for r in records],
-        "wakings": [r.wakes for r in records],
-        "bodies": [r.body for r in records],
+        "tenants": repeated_texts(owner.tenant for owner in boxes),
+        "environments": repeated_texts(owner.environment for owner in boxes),
+        "owners": repeated_texts(owner.owner for owner in boxes),
+        "boxes": longs(numbers),
+        "message_ids": uuids([r.message_id.bytes for r in records]),
+        "kinds": repeated_texts(r.kind for r in records),
+        "types": repeated_texts(r.type for r in records),
+        "states": repeated_texts(r.state for r in records),
+        "trusts": repeated_texts(r.trust for r in records),
+        "relationships": repeated_texts(r.relationship for r in records),
+        "senders": repeated_texts(r.sender for r in records),
+        "waitpoint_ids": repeated_texts(r.waitpoint_id for r in records),
+        "supersedes": some_uuids([r.supersedes and r.supersedes.bytes for r in records]),
+        "wakings": flags(r.wakes for r in records),
+        "bodies": blobs([r.body for r in records]),
     }
 
 

@@ -53,6 +53,28 @@ def test_the_same_message_twice_in_a_batch_is_one_record(streams, new_record):
     assert [one.seq for one in streams.append(record, record, new_record())] == [1, 2]
 
 
+@pytest.mark.spec("MB-AT-LEAST-ONCE")
+def test_a_repeat_is_recognised_as_long_as_its_record_is_retained(streams, new_record, clock):
+    record = new_record()
+    streams.append(record)
+    for days in (1, 2, 3):
+        clock.shift(timedelta(days=days))
+        assert len(streams.append(record, new_record())) == 1
+
+
+def test_a_repeat_is_recognised_for_a_day_whatever_the_count_took_away(
+    streams, new_record, database
+):
+    database.owner.execute(
+        "insert into mailbox.tenant_setting (tenant, environment, max_records)"
+        " values ('acme', 'test', 1)"
+    )
+    records = [new_record() for _ in range(5)]
+    streams.append(*records)
+    assert streams.one("select oldest from mailbox") == 5
+    assert streams.append(*records) == []
+
+
 def test_the_same_message_for_two_owners_is_two_records(streams, new_record):
     message = uuid.uuid4()
     fresh = streams.append(
