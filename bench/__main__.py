@@ -8,7 +8,17 @@ from collections.abc import Callable, Mapping
 from bench import report
 from bench.figures import Figure
 from bench.profile import DEFAULT, FULL, QUICK, Profile
-from bench.sections import edges, hot, http_load, match_rate, pipeline, replies, scale
+from bench.sections import (
+    edges,
+    hot,
+    hot_mailbox,
+    http_load,
+    mailbox,
+    match_rate,
+    pipeline,
+    replies,
+    scale,
+)
 from bench.stage import Stage, machine, open_stage
 
 SECTIONS: Mapping[str, Callable[[Stage], list[Figure]]] = {
@@ -21,6 +31,8 @@ SECTIONS: Mapping[str, Callable[[Stage], list[Figure]]] = {
     "http": http_load.measure,
     "replies": replies.measure,
     "hot": hot.measure,
+    "mailbox": mailbox.measure,
+    "hot_mailbox": hot_mailbox.measure,
     "fan_out": edges.fan_out,
     "idle": edges.idle,
     "expiry": edges.expiry,

@@ -56,10 +56,13 @@ create table ceiling.position (
 ) with (fillfactor = 50);
 create table ceiling.event (like matcher.event including all) partition by range (received_at);
 """
+MAILBOXES = (
+    "mailbox.outbox, mailbox.record, mailbox.delivery, mailbox.mailbox, mailbox.cursor,"
+    " mailbox.request"
+)
 EMPTIED = (
     "matcher.event, matcher.take, matcher.outbox, matcher.outbox_dead, matcher.closed_delta,"
-    " matcher.waiter_floor, ceiling.event, mailbox.outbox, mailbox.record, mailbox.delivery,"
-    " mailbox.mailbox, mailbox.cursor, mailbox.request"
+    f" matcher.waiter_floor, ceiling.event, {MAILBOXES}"
 )
 REOPEN = """
 update matcher.waitpoint
@@ -193,6 +196,13 @@ def remove_waitpoints(database: Database, prefix: str) -> None:
         conn.execute("delete from matcher.reply_session")
         conn.execute("delete from matcher.responder")
         conn.execute("vacuum (analyze) matcher.waitpoint")
+
+
+def empty_mailboxes(database: Database) -> None:
+    """Remove every mailbox and record."""
+    with database.owner() as conn:
+        conn.execute("set lock_timeout = '30s'")
+        conn.execute(f"truncate {MAILBOXES}")
 
 
 def restore(database: Database) -> None:

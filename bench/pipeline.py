@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay_devstack.tokens import ISSUER, Grant, SigningKey
 from relay_devstack.topics import described
@@ -25,6 +25,7 @@ class Pipeline:
 
     stage: Stage
     children: list[Child]
+    access_port: int
     matcher_port: int
     mailbox_port: int
     key: SigningKey
@@ -43,36 +44,37 @@ def running_pipeline(
     stage: Stage, database: Database, matcher_roles: str = "http,consumer,publisher"
 ) -> Iterator[Pipeline]:
     """Run matcher, mailbox and the Access stand-in on `database`."""
+    with running_mailbox(stage, database, "http,consumer") as pipeline:
+        port = free_port()
+        own = {**access_settings(pipeline.access_port), "RELAY_MATCHER_HTTP_PORT": str(port)}
+        matcher, url = runs.service(stage, database, "matcher", matcher_roles, own)
+        with running([matcher]):
+            runs.until(lambda: runs.ready(matcher, url), "the matcher to be ready")
+            children = [*pipeline.children, matcher]
+            yield replace(pipeline, children=children, matcher_port=port)
+
+
+@contextmanager
+def running_mailbox(stage: Stage, database: Database, roles: str) -> Iterator[Pipeline]:
+    """Run the mailbox and the Access stand-in on `database`."""
     topics = [topic.topic for topic in described("bench.", PARTITIONS)]
     runs.forget_topics(stage, database, topics)
     key = SigningKey(stage.folder)
     key.create()
-    ports = {name: free_port() for name in ("access", "matcher", "mailbox")}
-    own = {
-        "RELAY_ACCESS_ISSUER": ISSUER,
-        "RELAY_ACCESS_URL": f"http://127.0.0.1:{ports['access']}",
-        "RELAY_ACCESS_JWKS_URL": f"http://127.0.0.1:{ports['access']}/jwks",
-    }
-    arguments = ("relay_devstack.access", "127.0.0.1", str(ports["access"]), str(stage.folder))
+    access_port, port = free_port(), free_port()
+    arguments = ("relay_devstack.access", "127.0.0.1", str(access_port), str(stage.folder))
     access = start(arguments, {}, stage.folder / "logs" / "access.log")
-    matcher = runs.service(
-        stage,
-        database,
-        "matcher",
-        matcher_roles,
-        {**own, "RELAY_MATCHER_HTTP_PORT": str(ports["matcher"])},
-    )
-    mailbox = runs.service(
-        stage,
-        database,
-        "mailbox",
-        "http,consumer",
-        {**own, "RELAY_MAILBOX_HTTP_PORT": str(ports["mailbox"])},
-    )
-    children = [access, matcher[0], mailbox[0]]
-    with running(children):
-        for child, url in (matcher, mailbox):
-            runs.until(
-                lambda child=child, url=url: runs.ready(child, url), "the services to be ready"
-            )
-        yield Pipeline(stage, children, ports["matcher"], ports["mailbox"], key)
+    own = {**access_settings(access_port), "RELAY_MAILBOX_HTTP_PORT": str(port)}
+    mailbox, url = runs.service(stage, database, "mailbox", roles, own)
+    with running([access, mailbox]):
+        runs.until(lambda: runs.ready(mailbox, url), "the mailbox to be ready")
+        yield Pipeline(stage, [access, mailbox], access_port, 0, port, key)
+
+
+def access_settings(port: int) -> dict[str, str]:
+    """Return what a service has to know of the Access stand-in at `port`."""
+    return {
+        "RELAY_ACCESS_ISSUER": ISSUER,
+        "RELAY_ACCESS_URL": f"http://127.0.0.1:{port}",
+        "RELAY_ACCESS_JWKS_URL": f"http://127.0.0.1:{port}/jwks",
+    }

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from bench.figures import Figure
 from bench.report import number
 
-PANELS = ("match_rate", "open_waitpoints", "batch_size", "latency", "http", "fan_out")
+PANELS = ("match_rate", "open_waitpoints", "batch_size", "latency", "http", "mailbox", "fan_out")
 LEFT_OUT = "ceiling consume"  # twenty times the others: it would flatten them
 WIDTH = 12.0
 BAR_INCHES = 0.3

@@ -20,6 +20,8 @@ class Profile:
     replies: int
     expiring: int
     idle_seconds: float
+    quiet_mailboxes: int
+    hot_seconds: float
     shared_buffers: str
 
 
@@ -37,6 +39,8 @@ QUICK = Profile(
     replies=1000,
     expiring=5_000,
     idle_seconds=3.0,
+    quiet_mailboxes=500,
+    hot_seconds=6.0,
     shared_buffers="1GB",
 )
 DEFAULT = Profile(
@@ -53,6 +57,8 @@ DEFAULT = Profile(
     replies=3000,
     expiring=50_000,
     idle_seconds=10.0,
+    quiet_mailboxes=5000,
+    hot_seconds=60.0,
     shared_buffers="6GB",
 )
 FULL = Profile(
@@ -69,6 +75,8 @@ FULL = Profile(
     replies=5000,
     expiring=50_000,
     idle_seconds=30.0,
+    quiet_mailboxes=5000,
+    hot_seconds=60.0,
     shared_buffers="6GB",
 )
 PROFILES = {profile.name: profile for profile in (QUICK, DEFAULT, FULL)}

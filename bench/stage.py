@@ -23,6 +23,7 @@ POSTGRES_SETTINGS = {
     "jit": "off",
     "track_io_timing": "off",
     "shared_preload_libraries": "pg_stat_statements",
+    "track_commit_timestamp": "on",
 }
 SHOWN = (
     "server_version",

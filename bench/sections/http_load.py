@@ -20,6 +20,7 @@ from bench.stage import Stage
 CALLERS = (1, 32)
 MAILBOXES = 64
 LEASED = 100
+READERS = 16
 RESPONDER = "subscriber:answerer"
 ASKERS = 16
 REPLIES_A_SECOND = 400
@@ -167,9 +168,9 @@ def leases(stage: Stage, database: Database, pipeline: Pipeline) -> Figure:
     push(stage.bootstrap, MATCHER_TOPIC, [message(name, name, chance) for name in names])
     wait_for_records(database, count)
     tokens = [pipeline.token(f"agent:box-{number}") for number in range(MAILBOXES)]
-    load = asyncio.run(drain(pipeline, tokens, count))
+    load = asyncio.run(drain(pipeline, tokens, count, LEASED))
     late = load.milliseconds(0.99)
-    note = f"{LEASED} at a time, {MAILBOXES} mailboxes, 16 readers; calls p99 {late:.1f} ms"
+    note = f"{LEASED} at a time, {MAILBOXES} mailboxes, {READERS} readers; calls p99 {late:.1f} ms"
     return Figure("http", "records leased and acknowledged", "records/s", (load.rate,), note=note)
 
 
@@ -184,8 +185,8 @@ def wait_for_records(database: Database, count: int) -> None:
             time.sleep(0.2)
 
 
-async def drain(pipeline: Pipeline, tokens: list[str], count: int) -> Load:
-    """Lease and acknowledge until nothing is left."""
+async def drain(pipeline: Pipeline, tokens: list[str], count: int, size: int) -> Load:
+    """Lease and acknowledge `size` records at a time until nothing is left."""
     load = Load()
     begun = time.perf_counter()
 
@@ -196,7 +197,7 @@ async def drain(pipeline: Pipeline, tokens: list[str], count: int) -> Load:
             while True:
                 at = time.perf_counter()
                 _, body = await connection.call(
-                    "POST", "/v1/mailboxes/me/leases", {"max_records": LEASED}
+                    "POST", "/v1/mailboxes/me/leases", {"max_records": size}
                 )
                 leased = orjson.loads(body)
                 if not leased["records"]:
@@ -208,7 +209,7 @@ async def drain(pipeline: Pipeline, tokens: list[str], count: int) -> Load:
                 load.units += len(seqs)
                 load.durations.append(time.perf_counter() - at)
 
-    await asyncio.gather(*(reader(tokens[number::16]) for number in range(16)))
+    await asyncio.gather(*(reader(tokens[number::READERS]) for number in range(READERS)))
     load.seconds = time.perf_counter() - begun
     if load.units < count:
         raise AssertionError(f"expected {count} records, acknowledged {load.units}")

@@ -76,13 +76,15 @@ end $$;
 -- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
 -- message id, numbers densely and inserts. The owners of the batch are given once each; `boxes` says for every record which
 -- of them gets it. Returns the fresh records; an input that is missing was a duplicate. A repeat is recognised as long as
--- its record is retained, and for a day at least: slices outside of that are not searched.
+-- its record is retained, and for a day at least: slices outside of that are not searched. Without enable_sort the search
+-- goes by message id whatever the statistics say: the other index has no order by it.
 -- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
 create function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[], message_ids uuid[],
   kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[],
   supersedes uuid[], wakings boolean[], bodies bytea[])
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
-language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off
+  set enable_sort = off as $$
 #variable_conflict use_column
 declare
   incarnation_now bigint;
@@ -192,6 +194,15 @@ begin
   where m.id = any(ids) and m.head - m.oldest >= (select least(1000000, min(t.max_records)) from tenant_setting t)
     and m.head - m.oldest >= s.max_records;
 end $$;
+
+-- The next `wanted` records after `since` up to `head`, in seq order, found by their seq whatever the statistics say.
+create function mailbox.page_v1(p_tenant text, p_environment text, p_mailbox_id bigint, since bigint, head bigint, wanted int)
+returns setof mailbox.record
+language sql stable set search_path = mailbox, relay, pg_temp set enable_sort = off as $$
+  select r.* from record r
+  where r.tenant = p_tenant and r.environment = p_environment and r.mailbox_id = p_mailbox_id and r.seq > since and r.seq <= head
+  order by r.seq limit wanted;
+$$;
 
 -- What can be leased now, in seq order from `low`: available and due, or leased and expired. Expiry is judged here, by the
 -- database clock; no reaper is needed for it.

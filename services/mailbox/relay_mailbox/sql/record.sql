@@ -8,13 +8,7 @@ with stream as (
 ), page as (
   select r.*
   from stream s
-  cross join lateral (
-    select r.mailbox_id, r.seq, r.message_id, r.kind, r.type, r.acked_deliveries, r.appended_at, r.trust,
-      r.relationship, r.body
-    from record r
-    where r.tenant = s.tenant and r.environment = s.environment and r.mailbox_id = s.id
-      and r.seq > %(since)s and r.seq >= s.oldest and r.seq <= s.head
-    order by r.seq limit %(limit)s) r
+  cross join lateral page_v1(s.tenant, s.environment, s.id, greatest(%(since)s, s.oldest - 1), s.head, %(limit)s) r
 ), fitting as (
   select * from (
     select p.*, sum(octet_length(p.body)) over (order by p.seq) - octet_length(p.body) as bytes_before from page p) b
