@@ -83,7 +83,7 @@ def record(owner: str) -> NewRecord:
     """Return a new record of about 260 bytes for `owner`."""
     to = Owner(TENANT, ENVIRONMENT, owner)
     kind, type_ = "waitpoint_event", "waitpoint.resolved"
-    return NewRecord(to, uuid.uuid4(), kind, type_, "available", BODY % FILLER)
+    return NewRecord(to, uuid.uuid4().bytes, kind, type_, "available", BODY % FILLER)
 
 
 def records(count: int, boxes: int) -> list[NewRecord]:

@@ -25,6 +25,7 @@ ROUTES = tuple(
         (r"\w+ /v1/(escalation-policies|surfaces)(/|$)", "escalation"),
         (r"\w+ /v1/(mailboxes|triggers)(/|$)", "mailbox"),
         (r"\w+ /v1/topics/[^/]+/subscriptions(/|$)", "mailbox"),
+        (r"\w+ /v1/settings/mailbox$", "mailbox"),
         (r"\w+ /v1/(events|waitpoints|replies|conditions|limits|settings)(/|$)", "matcher"),
     )
 )
@@ -46,7 +47,8 @@ def create_app(upstreams: Mapping[str, str]) -> Starlette:
     client = httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False)
 
     async def forward(request: Request) -> Response:
-        service = service_for(request.method, request.url.path)
+        path = request.scope["raw_path"].decode()  # a name in it may hold an encoded slash
+        service = service_for(request.method, path)
         if service is None:
             return _problem(*NOT_FOUND)
         try:

@@ -1,13 +1,18 @@
 """Bytes packed or read by hand are the bytes of the schema: fastavro is the judge."""
 
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 from relay_common.avro import Codec
+from relay_common.errors import Poison
 from relay_common.match_key import MatchKey
 from relay_common.outbox import expand, pack
+from relay_mailbox.consumer import new_record
+from relay_mailbox.domain.packed import read_record
+from relay_mailbox.domain.record import NewRecord
 from relay_matcher.announcement import Announcer, Body, Record, Subject, message_id_of
 from relay_matcher.domain.event import Origin, read_event
 
@@ -128,3 +133,53 @@ def test_one_key_has_one_hash_however_its_lengths_are_written() -> None:
     assert usual.key == other.key
     assert usual.key_hash == other.key_hash == usual.key.hash(7)
     assert usual.event_id == other.event_id
+
+
+names = st.text(max_size=600) | short
+mailbox_fields = st.fixed_dictionaries(
+    {
+        "tenant": names,
+        "environment": short,
+        "owner": names,
+        "message_id": st.binary(min_size=16, max_size=16),
+        "kind": st.sampled_from(["message", "waitpoint_event", "early_event"]),
+        "type": short,
+        "state": st.sampled_from(["available", "held", "acked"]),
+        "trust": st.none() | names,
+        "relationship": st.none() | short,
+        "waitpoint_id": st.none() | short,
+        "supersedes": st.none() | st.binary(min_size=16, max_size=16),
+        "wakes": st.booleans(),
+        "body": st.binary(max_size=20) | st.sampled_from([b"{}", b'{"sender":"agent:b"}']),
+    }
+)
+
+
+def either(read: Callable[[], NewRecord]) -> NewRecord | str:
+    """Return the record, or why there is none."""
+    try:
+        return read()
+    except Poison as poison:
+        return poison.reason
+
+
+@given(mailbox_fields)
+def test_mailbox_record_is_read_as_fastavro_reads_it(fields: dict[str, object]) -> None:
+    value = CODEC.encode("relay.mailbox.v1", fields)
+    wanted = either(lambda: new_record(CODEC.decode(value)[1]))
+    assert either(lambda: read_record(value, 10)) == wanted
+
+
+@given(mailbox_fields, st.data())
+def test_broken_mailbox_record_is_poison_and_nothing_else(
+    fields: dict[str, object], data: st.DataObject
+) -> None:
+    value = CODEC.encode("relay.mailbox.v1", fields)
+    broken = bytearray(value[: data.draw(st.integers(10, len(value)))])
+    if len(broken) > 10:
+        place = data.draw(st.integers(10, len(broken) - 1))
+        broken[place] = data.draw(st.integers(0, 255))
+    found = either(lambda: read_record(bytes(broken), 10))
+    wanted = either(lambda: new_record(CODEC.decode(bytes(broken))[1]))
+    assert isinstance(found, str) == isinstance(wanted, str)
+    assert isinstance(found, str) or found == wanted

@@ -29,7 +29,7 @@ def batch(rng: random.Random) -> list[NewRecord]:
     return [
         NewRecord(
             to=Owner("acme", "prod", owner),
-            message_id=uuid.uuid4(),
+            message_id=uuid.uuid4().bytes,
             kind="message",
             type="note",
             state="available",
@@ -56,7 +56,7 @@ def main(conninfo: str, log_path: str, seed: int) -> None:
                     raise GiveUp  # noqa: TRY301 -- what rolls back is the point
         except (GiveUp, OperationalError):
             continue
-        os.write(log, b"".join(record.message_id.bytes for record in records))
+        os.write(log, b"".join(record.message_id for record in records))
         time.sleep(rng.uniform(0.0, 0.02))
 
 

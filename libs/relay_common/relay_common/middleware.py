@@ -43,7 +43,7 @@ class Edge:
             with tracer.start_as_current_span(scope["method"], context, trace.SpanKind.SERVER):
                 await self.guarded(scope, receive, seen)
         finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
+            route = getattr(scope.get("route"), "path_format", "unmatched")
             histogram("relay_http_request_seconds").labels(
                 known_method(scope["method"]), route, str(seen.status)
             ).observe(time.monotonic() - started)

@@ -56,7 +56,9 @@ def main() -> int:
         loops.append(Loop("publisher", publisher.run, publisher.age))
     if "consumer" in roles:
         handle = MailboxConsumer(codec, appending, fan_out)
-        records = ConsumerLoop(consumed(settings), connect, handle, publisher.wake, went_back)
+        records = ConsumerLoop(
+            consumed(settings), connect, handle, publisher.wake, went_back, handle.read_ahead
+        )
         readiness.add("records", records.ready)
         loops.append(Loop("records", records.run, records.age))
     if "sweeper" in roles:

@@ -31,7 +31,7 @@ def a_record(owner: str = AGENT, **given: object) -> NewRecord:
     """Return a record for `owner` of tenant acme, environment test."""
     usual: dict[str, object] = {
         "to": Owner("acme", "test", owner),
-        "message_id": uuid.uuid4(),
+        "message_id": uuid.uuid4().bytes,
         "kind": "message",
         "type": "note",
         "state": "available",

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from relay_common.errors import Poison
 
 RecordKind: TypeAlias = Literal["message", "waitpoint_event", "early_event"]
 DeliveryState: TypeAlias = Literal["available", "leased", "acked", "dead_lettered", "held"]
@@ -40,12 +41,13 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
 class NewRecord(msgspec.Struct, frozen=True, gc=False):
     """What to append to the mailbox of `to`.
 
-    `supersedes` names a held record of the same owner that is acked in the same step; `wakes` says
-    whether a hint may go out; `sender` is set on messages only; `body` is JSON.
+    Ids are 16 raw bytes. `supersedes` names a held record of the same owner that is acked in the
+    same step; `wakes` says whether a hint may go out; `sender` is set on messages only; `body` is
+    JSON.
     """
 
     to: Owner
-    message_id: uuid.UUID
+    message_id: bytes
     kind: RecordKind
     type: str
     state: AppendedState
@@ -55,7 +57,7 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     relationship: str | None = None
     sender: str | None = None
     waitpoint_id: str | None = None
-    supersedes: uuid.UUID | None = None
+    supersedes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,34 @@ class Record:
     trust: str | None
     relationship: str | None
     body: bytes
+
+
+class Sender(msgspec.Struct):
+    """What a mailbox has to know of a message's content: who sent it."""
+
+    sender: str | None = None
+
+
+JSON = msgspec.json.Decoder()
+SENDER = msgspec.json.Decoder(Sender)
+
+
+def sender_of(kind: RecordKind, body: bytes) -> str | None:
+    """Return who sent a message; other kinds have no sender.
+
+    Raises Poison for broken JSON, also where the sender's decoder would skip it: readers get the
+    body as it is.
+    """
+    try:
+        JSON.decode(body)
+        sender = SENDER.decode(body).sender if kind == "message" else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Poison("invalid_body", str(error)) from error
+    return None if sender is None else checked_name(sender)
+
+
+def checked_name(value: str) -> str:
+    """Return a name of 1 to 512 bytes. Raises Poison for another length, or a NUL."""
+    if not 1 <= len(value.encode()) <= 512 or "\x00" in value:
+        raise Poison("invalid_field", "expected names of 1 to 512 bytes without NUL")
+    return value

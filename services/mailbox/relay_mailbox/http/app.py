@@ -10,6 +10,7 @@ from relay_common.db import Pool
 from relay_common.http import Verifier, create_app
 
 from relay_mailbox.http import contacts, mailboxes, tenant
+from relay_mailbox.http.paths import AsSent
 from relay_mailbox.http.surface import Surface
 from relay_mailbox.operations.abuse import AbuseDesk
 
@@ -35,6 +36,7 @@ def mailbox_app(parts: AppParts) -> FastAPI:
         await parts.pool.close()
 
     app = create_app("Relay mailbox", "0.1.0", parts.verifier, lifespan)
+    app.add_middleware(AsSent)
     app.state.surface = Surface.of(parts.pool, parts.seed, parts.cursors, parts.desk)
     for router in (mailboxes.router, contacts.router, tenant.router):
         app.include_router(router)

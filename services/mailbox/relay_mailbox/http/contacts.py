@@ -7,14 +7,14 @@ from relay_common import limits
 from relay_common.http import create_router, render
 
 from relay_mailbox.http.models import AbuseBody
+from relay_mailbox.http.paths import Sender
 from relay_mailbox.http.surface import Acking, Reading, Shared, Tried, answered, own, visible
 from relay_mailbox.operations.abuse import AbuseGiven
 from relay_mailbox.operations.contacts import SenderGiven, SubscribeGiven, list_requests
 from relay_mailbox.operations.dead_letters import ListGiven
 
-router = create_router("/v1/mailboxes/{owner}")
+router = create_router("/v1/mailboxes/{owner:name}")
 
-Sender = Annotated[str, Path(min_length=1, max_length=512)]
 RecordSeq = Annotated[int, Path(ge=1, lt=2**63)]
 
 
@@ -31,7 +31,7 @@ async def requests(
     return render(await list_requests(shared.pool, who, given, shared.cursors))
 
 
-@router.post("/requests/{sender}/accept")
+@router.post("/requests/{sender:name}/accept")
 async def accept(owner: str, sender: Sender, who: Acking, shared: Shared, tried: Tried) -> Response:
     """Let a sender in: what waits becomes leasable, what comes lands in the mailbox."""
     given = SenderGiven(own(who, owner), sender)
@@ -52,14 +52,14 @@ async def unsubscribe_requests(owner: str, who: Acking, shared: Shared, tried: T
     return await answered(shared.request_subscriptions, who, tried, given)
 
 
-@router.put("/blocks/{sender}")
+@router.put("/blocks/{sender:name}")
 async def block(owner: str, sender: Sender, who: Acking, shared: Shared, tried: Tried) -> Response:
     """Block a sender; it is not told."""
     given = SenderGiven(own(who, owner), sender, wanted=True)
     return await answered(shared.blocks, who, tried, given)
 
 
-@router.delete("/blocks/{sender}")
+@router.delete("/blocks/{sender:name}")
 async def unblock(
     owner: str, sender: Sender, who: Acking, shared: Shared, tried: Tried
 ) -> Response:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Query, Response
 from relay_common import limits
 from relay_common.errors import FieldError, ValidationFailed
 from relay_common.failpoints import hit
@@ -18,6 +18,7 @@ from relay_mailbox.http.models import (
     StateBody,
     whole_seconds,
 )
+from relay_mailbox.http.paths import ReaderName
 from relay_mailbox.http.surface import (
     Acking,
     Operating,
@@ -35,11 +36,10 @@ from relay_mailbox.operations.lease import AckGiven, ExtendGiven, LeaseGiven, Re
 from relay_mailbox.operations.read import get_mailbox, read_since
 from relay_mailbox.operations.settings import StateGiven
 
-router = create_router("/v1/mailboxes/{owner}")
+router = create_router("/v1/mailboxes/{owner:name}")
 
 Since = Annotated[int, Query(ge=0, lt=2**63)]
 Epoch = Annotated[int | None, Query(ge=0, lt=2**63)]
-ReaderName = Annotated[str, Path(min_length=1, max_length=128)]
 PageLimit = Annotated[int, Query(ge=1, le=limits.LIST_ITEMS.upper)]
 
 
@@ -76,7 +76,7 @@ async def lease(owner: str, who: Acking, shared: Shared, tried: Tried, body: Lea
     return answer
 
 
-@router.post("/leases/{lease_id}/extend")
+@router.post("/leases/{lease_id:name}/extend")
 async def extend(
     owner: str, lease_id: str, who: Acking, shared: Shared, tried: Tried, body: ExtendBody
 ) -> Response:
@@ -85,7 +85,7 @@ async def extend(
     return await answered(shared.extensions, who, tried, given)
 
 
-@router.post("/leases/{lease_id}/release")
+@router.post("/leases/{lease_id:name}/release")
 async def release(
     owner: str, lease_id: str, who: Acking, shared: Shared, tried: Tried, body: ReleaseBody
 ) -> Response:
@@ -106,7 +106,7 @@ async def acknowledge(
     return answer
 
 
-@router.put("/cursors/{reader}")
+@router.put("/cursors/{reader:name}")
 async def report_cursor(
     owner: str, reader: ReaderName, who: Acking, shared: Shared, tried: Tried, body: CursorBody
 ) -> Response:

@@ -50,7 +50,7 @@ def columns(records: Sequence[NewRecord]) -> dict[str, object]:
         "environments": repeated_texts(owner.environment for owner in boxes),
         "owners": repeated_texts(owner.owner for owner in boxes),
         "boxes": longs(numbers),
-        "message_ids": uuids([r.message_id.bytes for r in records]),
+        "message_ids": uuids([r.message_id for r in records]),
         "kinds": repeated_texts(r.kind for r in records),
         "types": repeated_texts(r.type for r in records),
         "states": repeated_texts(r.state for r in records),
@@ -58,7 +58,7 @@ def columns(records: Sequence[NewRecord]) -> dict[str, object]:
         "relationships": repeated_texts(r.relationship for r in records),
         "senders": repeated_texts(r.sender for r in records),
         "waitpoint_ids": repeated_texts(r.waitpoint_id for r in records),
-        "supersedes": some_uuids([r.supersedes and r.supersedes.bytes for r in records]),
+        "supersedes": some_uuids([r.supersedes for r in records]),
         "wakings": flags(r.wakes for r in records),
         "bodies": blobs([r.body for r in records]),
     }

@@ -76,7 +76,7 @@ def test_a_repeat_is_recognised_for_a_day_whatever_the_count_took_away(
 
 
 def test_the_same_message_for_two_owners_is_two_records(streams, new_record):
-    message = uuid.uuid4()
+    message = uuid.uuid4().bytes
     fresh = streams.append(
         new_record("agent:a", message_id=message), new_record("agent:b", message_id=message)
     )

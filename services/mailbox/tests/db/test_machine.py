@@ -30,7 +30,7 @@ LEASE_SECONDS = 30
 class Modelled:
     """A record as the model has it; times are seconds of the model's clock."""
 
-    message_id: uuid.UUID
+    message_id: bytes
     type: str
     state: str
     deliveries: int = 0
@@ -138,10 +138,10 @@ class Mailbox(RuleBasedStateMachine):
             if record.message_id == superseded and record.state == "held":
                 record.state = "acked"
 
-    def new(self, state: str, supersedes: uuid.UUID | None = None) -> NewRecord:
+    def new(self, state: str, supersedes: bytes | None = None) -> NewRecord:
         to = Owner("acme", "test", self.owner)
         kind = "early_event" if state == "held" else "waitpoint_event"
-        return NewRecord(to, uuid.uuid4(), kind, "note", state, b"{}", supersedes=supersedes)
+        return NewRecord(to, uuid.uuid4().bytes, kind, "note", state, b"{}", supersedes=supersedes)
 
     def add(self, records: list[NewRecord]) -> None:
         with self.world.conn.transaction():

@@ -55,13 +55,12 @@ def stream_side(server: PostgresServer, database: str = "relay"):
 
 def fill(conn, count: int) -> list[uuid.UUID]:
     """Append `count` records and return their ids."""
-    records = [
-        NewRecord(Owner("acme", "test", AGENT), uuid.uuid4(), "message", "note", "available", b"{}")
-        for _ in range(count)
-    ]
+    ids = [uuid.uuid4() for _ in range(count)]
+    to = Owner("acme", "test", AGENT)
+    records = [NewRecord(to, one.bytes, "message", "note", "available", b"{}") for one in ids]
     with conn.transaction():
         append_records(conn, records)
-    return [record.message_id for record in records]
+    return ids
 
 
 def standing(conn) -> Stream:

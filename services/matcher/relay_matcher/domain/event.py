@@ -12,10 +12,9 @@ from relay_common.errors import Poison
 from relay_common.ids import derive_id, encode_id
 from relay_common.limits import EVENT_DATA_BYTES, IDENTITY_BYTES, KEY_BYTES, SOURCE_BYTES
 from relay_common.match_key import MatchKey
+from relay_common.packed import bytes_at, fixed_or_null, long_at, present, text_or_null
 
 from relay_matcher.domain import short_event
-
-LONG_LENGTH = 10
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -158,58 +157,6 @@ def identity(
     if given is not None:
         return given
     return derive_id("event-kafka", origin.topic_id, str(origin.partition), str(origin.offset))
-
-
-def long_at(value: bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag number at `at` and where it ends."""
-    shift = result = 0
-    for end in range(at, at + LONG_LENGTH):
-        byte = value[end]
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), end + 1
-        shift += 7
-    raise Poison("invalid_value", "a number is longer than 64 bits")
-
-
-def bytes_at(value: bytes, at: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `at` and where they end."""
-    size = value[at]
-    if size < 0x80 and not size & 1:
-        size >>= 1
-        at += 1
-    else:
-        size, at = long_at(value, at)
-    end = at + size
-    if size < 0 or end > len(value):
-        raise Poison("truncated", "a length points outside the value")
-    return value[at:end], end
-
-
-def present(value: bytes, at: int) -> bool:
-    """Tell whether the union at `at` (null first) holds a value."""
-    branch = value[at]
-    if branch not in (0, 2):
-        raise Poison("invalid_value", "a union has no such branch")
-    return branch == 2
-
-
-def text_or_null(value: bytes, at: int) -> tuple[str | None, int]:
-    """Return the string or null at `at` and where it ends."""
-    if not present(value, at):
-        return None, at + 1
-    raw, end = bytes_at(value, at + 1)
-    return raw.decode(), end
-
-
-def fixed_or_null(value: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return the 16 bytes or null at `at` and where they end."""
-    if not present(value, at):
-        return None, at + 1
-    end = at + 17
-    if end > len(value):
-        raise Poison("truncated", "an id points outside the value")
-    return value[at + 1 : end], end
 
 
 def skip_time(value: bytes, at: int) -> int:

@@ -32,11 +32,13 @@ def settings_router(desk: Desk) -> APIRouter:
     router = create_router("/v1/settings")
 
     @router.get("")
+    @router.get("/matcher")
     async def get_settings(who: Operator) -> Response:
         async with tenant_transaction(desk.pool, who.tenant, who.environment) as conn:
             return render(await read_settings(conn))
 
     @router.put("")
+    @router.put("/matcher")
     async def put_settings(
         who: Operator, attempted: Annotated[Attempt, Depends(attempt())], form: SettingsIn
     ) -> Response:
