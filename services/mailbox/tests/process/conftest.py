@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from relay_common.avro import Codec
 from relay_common.match_key import owner_key
+from relay_common.migrate import migrate, read_migrations
 from relay_common.testing import wait
+from relay_common.testing.databases import allow_logins
+from relay_devstack.postgres import PostgresServer
 
 TOPICS = ["relay.mailbox", "relay.mailbox.dlq", "relay.hints", "relay.topics", "relay.topics.dlq"]
 
@@ -57,6 +61,7 @@ class Process:
         self.internal = int(environment["RELAY_MAILBOX_INTERNAL_PORT"])
         self.log_path = log_path
         self.starts = 0
+        self.group = ""
         self.running: subprocess.Popen[bytes] | None = None
 
     def start(self, failpoints: str = "", group: str | None = None) -> None:
@@ -67,8 +72,8 @@ class Process:
     def launch(self, failpoints: str = "", group: str | None = None) -> None:
         # A group of its own, so that nobody waits for a dead member: the position is in Postgres.
         self.starts += 1
-        group = group or f"{self.environment['RELAY_TOPIC_PREFIX']}{self.starts}"
-        own = {"RELAY_FAILPOINTS": failpoints, "RELAY_GROUP_PREFIX": group}
+        self.group = group or f"{self.environment['RELAY_TOPIC_PREFIX']}{self.starts}"
+        own = {"RELAY_FAILPOINTS": failpoints, "RELAY_GROUP_PREFIX": self.group}
         with self.log_path.open("ab") as log:
             self.running = subprocess.Popen(
                 [sys.executable, "-m", "relay_mailbox"],
@@ -78,8 +83,15 @@ class Process:
             )
 
     def ready(self) -> bool:
+        return self.says("/readyz")
+
+    def alive(self) -> bool:
+        return self.says("/healthz")
+
+    def says(self, path: str) -> bool:
+        """Return whether the internal port answers `path` with 200."""
         try:
-            url = f"http://127.0.0.1:{self.internal}/readyz"
+            url = f"http://127.0.0.1:{self.internal}{path}"
             return httpx.get(url, timeout=2, trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
@@ -223,3 +235,36 @@ def process_on(shared, tmp_path) -> Iterator[Callable[..., Process]]:
     yield made
     for process in started:
         process.stop()
+
+
+@pytest.fixture(scope="session")
+def small() -> dict[str, str]:
+    """The settings of a cluster of a test's own."""
+    return {
+        "shared_buffers": "32MB",
+        "max_wal_size": "256MB",
+        "fsync": "off",
+        "max_prepared_transactions": "5",
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, small) -> Iterator[PostgresServer]:
+    """A cluster of these tests' own: they stop it, copy it and turn it into a standby."""
+    made = PostgresServer(tmp_path_factory.mktemp("one"), small)
+    made.start()
+    with psycopg.connect(made.url, autocommit=True) as conn:
+        allow_logins(conn, made.url)
+    yield made
+    made.destroy()
+
+
+@pytest.fixture
+def server(cluster) -> PostgresServer:
+    """The cluster with a fresh migrated database `relay`."""
+    with psycopg.connect(cluster.url, autocommit=True) as conn:
+        conn.execute("drop database if exists relay with (force)")
+        conn.execute("create database relay")
+    with psycopg.connect(cluster.database_url("relay"), autocommit=True) as conn:
+        migrate(conn, read_migrations())
+    return cluster

@@ -3,14 +3,12 @@
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 from relay_common.db import connect, role_conninfo
-from relay_common.migrate import migrate, read_migrations
 from relay_common.testing import wait
 from relay_common.testing.databases import allow_logins
 from relay_devstack.postgres import PostgresServer
@@ -19,29 +17,6 @@ from relay_mailbox.domain.record import NewRecord, Owner
 from relay_mailbox.store.appends import append_records, recognise_incarnation
 
 AGENT = "agent:planner"
-SMALL = {"shared_buffers": "32MB", "max_wal_size": "256MB", "fsync": "off"}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[PostgresServer]:
-    """A cluster of these tests' own: they stop it, copy it and turn it into a standby."""
-    made = PostgresServer(tmp_path_factory.mktemp("one"), SMALL)
-    made.start()
-    with psycopg.connect(made.url, autocommit=True) as conn:
-        allow_logins(conn, made.url)
-    yield made
-    made.destroy()
-
-
-@pytest.fixture
-def server(cluster) -> PostgresServer:
-    """The cluster with a fresh migrated database `relay`."""
-    with psycopg.connect(cluster.url, autocommit=True) as conn:
-        conn.execute("drop database if exists relay with (force)")
-        conn.execute("create database relay")
-    with psycopg.connect(cluster.database_url("relay"), autocommit=True) as conn:
-        migrate(conn, read_migrations())
-    return cluster
 
 
 def stream_side(server: PostgresServer, database: str = "relay"):
@@ -79,14 +54,14 @@ def tool(server: PostgresServer, name: str, *arguments: str) -> None:
 
 @pytest.mark.spec("MB-RESYNC", "MB-STREAM")
 @pytest.mark.timeout(300)
-def test_a_dump_restored_into_another_cluster_starts_a_new_epoch(server, tmp_path):
+def test_a_dump_restored_into_another_cluster_starts_a_new_epoch(server, small, tmp_path):
     dump = str(tmp_path / "dump")
     with stream_side(server) as conn:
         fill(conn, 40)
         tool(server, "pg_dump", "-Fc", "-f", dump, server.database_url("relay"))
         fill(conn, 5)
         before = standing(conn)
-    other = PostgresServer(tmp_path / "two", SMALL)
+    other = PostgresServer(tmp_path / "two", small)
     other.start()
     try:
         with psycopg.connect(other.url, autocommit=True) as conn:
