@@ -39,13 +39,28 @@ def batch(rng: random.Random) -> list[NewRecord]:
     ]
 
 
-def main(conninfo: str, log_path: str, seed: int) -> None:
-    """Append for ever; 5% are rolled back, 4% commit late."""
+def large_or_one(seed: int) -> list[NewRecord]:
+    """Return 500 records from every eighth writer, one from the others."""
+    size = 500 if seed % 8 == 0 else 1
+    to = Owner("acme", "prod", "agent:hot")
+    ids = [uuid.uuid4().bytes for _ in range(size)]
+    return [NewRecord(to, one, "message", "note", "available", b"{}") for one in ids]
+
+
+def main(conninfo: str, log_path: str, seed: int, pooled: str = "") -> None:
+    """Append for ever; 5% are rolled back, 4% commit late.
+
+    `pooled` is what a transaction pooler makes of it: each transaction on another backend, which
+    keeps nothing of the one before; batches of 500 beside single records.
+    """
     rng = random.Random(seed)
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    conn = connect(conninfo, "loss test writer")
+    backends = [connect(conninfo, "loss test writer") for _ in range(3 if pooled else 1)]
     while True:
-        records = batch(rng)
+        conn = rng.choice(backends)
+        if pooled:
+            conn.execute("discard all")
+        records = large_or_one(seed) if pooled else batch(rng)
         try:
             with conn.transaction():
                 append_records(conn, records)
@@ -61,4 +76,4 @@ def main(conninfo: str, log_path: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

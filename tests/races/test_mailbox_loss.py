@@ -55,8 +55,9 @@ class Reader:
 class Writers:
     """Sixteen processes that append; any of them may be killed, another takes its place."""
 
-    def __init__(self, conninfo: str, folder: Path) -> None:
+    def __init__(self, conninfo: str, folder: Path, *how: str) -> None:
         self.conninfo = conninfo
+        self.how = how
         self.folder = folder
         self.started = 0
         self.kills = 0
@@ -66,7 +67,7 @@ class Writers:
         self.started += 1
         log = self.folder / f"writer-{self.started}"
         return subprocess.Popen(
-            [sys.executable, str(WRITER), self.conninfo, str(log), str(self.started)]
+            [sys.executable, str(WRITER), self.conninfo, str(log), str(self.started), *self.how]
         )
 
     def kill_one(self, rng: random.Random) -> None:
@@ -92,20 +93,20 @@ class Writers:
 
 
 @contextmanager
-def writing(conninfo: str, folder: Path) -> Iterator[Writers]:
-    writers = Writers(conninfo, folder)
+def writing(conninfo: str, folder: Path, *how: str) -> Iterator[Writers]:
+    writers = Writers(conninfo, folder, *how)
     try:
         yield writers
     finally:
         writers.stop()
 
 
-def race(database, folder: Path, seconds: float):
+def race(database, folder: Path, seconds: float, *how: str):
     """Write, kill and read for `seconds`; return the reader, what it missed, and the writers."""
     rng = random.Random(42)
     with database.connect("relay_mailbox_stream") as conn:
         reader = Reader(conn)
-        with writing(database.conninfo("relay_mailbox_stream"), folder) as writers:
+        with writing(database.conninfo("relay_mailbox_stream"), folder, *how) as writers:
             until(lambda: len(writers.acknowledged()) > WRITERS, 60, "every writer has started")
             end = time.monotonic() + seconds
             next_kill = time.monotonic() + 1
@@ -134,6 +135,17 @@ def test_no_record_is_lost_while_writers_roll_back_and_are_killed(database, tmp_
             " having m.head <> count(*) or min(r.seq) <> 1 or max(r.seq) <> m.head"
         ).fetchall()
     assert holes == []
+
+
+@pytest.mark.spec("MB-STREAM", "MB-ORDER")
+@pytest.mark.timeout(150)
+def test_batches_of_500_beside_single_records_through_a_pooler_lose_nothing(database, tmp_path):
+    """Case M7: each transaction on another backend that keeps nothing, as a pooler does it."""
+    reader, lost, writers = race(database, tmp_path, 15, "pooled")
+    assert writers.kills > 5
+    assert len(reader.seen) > 5000
+    assert reader.broken == []
+    assert lost == set()
 
 
 @pytest.mark.timeout(150)

@@ -42,6 +42,7 @@ MetricName = Literal[
     "relay_waitpoints_total",
     "relay_waitpoint_open_seconds",
     "relay_mailbox_records_total",
+    "relay_mailbox_append_lag_seconds",
     "relay_mailbox_acks_total",
     "relay_mailbox_delivery_records",
     "relay_mailbox_oldest_available_seconds",
@@ -80,6 +81,9 @@ METRICS: Mapping[MetricName, Metric] = {
     "relay_waitpoints_total": Metric("Lifecycle events, by type", ("type",)),
     "relay_waitpoint_open_seconds": Metric("Time from open to a terminal state", ("state",)),
     "relay_mailbox_records_total": Metric("Records appended, by kind", ("kind",)),
+    "relay_mailbox_append_lag_seconds": Metric(
+        "Age of the oldest record of a batch when it is appended, by the producer's clock"
+    ),
     "relay_mailbox_acks_total": Metric("Acknowledgements, by result", ("result",)),
     "relay_mailbox_delivery_records": Metric("Records by delivery state, but acked", ("state",)),
     "relay_mailbox_oldest_available_seconds": Metric("Age of the oldest record that waits"),

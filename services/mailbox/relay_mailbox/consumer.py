@@ -9,6 +9,7 @@ from relay_common.db import Connection
 from relay_common.errors import Poison
 from relay_common.failpoints import hit
 from relay_common.records import DeadLetter, Record
+from relay_common.telemetry import histogram
 
 from relay_mailbox.domain import packed
 from relay_mailbox.domain.record import NewRecord, Owner, checked_name, sender_of
@@ -45,7 +46,9 @@ class MailboxConsumer:
                 elif isinstance(found, TopicMessage):
                     published.append(found)
         self.fan_out.accept(conn, published)
-        self.appending.append(conn, fresh)
+        if appended := self.appending.append(conn, fresh):
+            lag = appended[-1].appended_at.timestamp() - records[0].timestamp_ms / 1000
+            histogram("relay_mailbox_append_lag_seconds").observe(max(0.0, lag))
         hit("mailbox.before_commit")
         return dead
 

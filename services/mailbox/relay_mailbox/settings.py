@@ -16,4 +16,4 @@ class MailboxSettings(CommonSettings):
     batch_records: Annotated[int, Field(ge=1, le=2000)] = 500
     sweep_seconds: Annotated[float, Field(gt=0)] = 10.0
     fan_out_seconds: Annotated[float, Field(gt=0)] = 0.2
-    measure_seconds: Annotated[float, Field(gt=0)] = 15.0
+    measure_seconds: Annotated[float, Field(gt=0)] = 30.0

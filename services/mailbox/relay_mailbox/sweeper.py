@@ -58,9 +58,10 @@ def fan_out_due(fan_out: FanOut, conn: Connection) -> Mapping[str, int]:
 def measure(conn: Connection) -> Mapping[str, int]:
     """Set the gauges: records by delivery state, age of the oldest one that waits, and streams
     of a random sample that are not dense (there must be none)."""
-    for state, records in measures.by_state(conn).items():
+    states, oldest_seconds = measures.by_state(conn)
+    for state, records in states.items():
         gauge("relay_mailbox_delivery_records").labels(state).set(records)
-    gauge("relay_mailbox_oldest_available_seconds").set(measures.oldest_available_seconds(conn))
+    gauge("relay_mailbox_oldest_available_seconds").set(oldest_seconds)
     gauge("relay_mailbox_fan_outs").set(measures.waiting_fan_outs(conn))
     checked, holes = measures.density(conn, DENSITY_SAMPLE)
     gauge("relay_mailbox_streams_with_holes").set(holes)

@@ -1,17 +1,12 @@
 -- name: by_state
--- Records by delivery state; acked ones have no delivery any more
+-- Records by delivery state, and the age of the oldest that waits to be leased; acked ones have no delivery any more
 select
   count(*) filter (where d.state = 'available' or d.lease_until <= clock.at),
   count(*) filter (where d.state = 'leased' and d.lease_until > clock.at),
   count(*) filter (where d.state = 'held'),
-  (select count(*) from dead_letter)
+  (select count(*) from dead_letter),
+  coalesce(extract(epoch from max(clock.at) - min(d.appended_at) filter (where d.leasable and d.state = 'available')), 0)::float8
 from (select relay.now() as at) clock left join delivery d on true
-
--- name: oldest_available
--- Age of the oldest record that waits to be leased
-select coalesce(extract(epoch from (select relay.now()) - min(d.appended_at)), 0)::float8
-from delivery d
-where d.leasable and d.state = 'available'
 
 -- name: waiting_fan_outs
 -- Messages of topics that not every subscriber has yet

@@ -15,13 +15,15 @@ select mailboxes, unacked from expire_records_v1(%(wanted)s)
 select expire_dead_letters_v1(%(wanted)s)
 
 -- name: exhausted_mailboxes
--- Hold the heads of mailboxes with records that were redelivered too often and are not leased any more
+-- Hold the heads of mailboxes with records that were redelivered too often and are not leased any more. Such a record
+-- stands before next_fresh, and retry_at has come: nobody else's deliveries are read
 select m.tenant, m.environment, m.owner, m.id, m.low_water
 from mailbox m
-where (m.tenant, m.environment, m.id) in (
-  select d.tenant, d.environment, d.mailbox_id
-  from delivery d
-  where d.leasable and d.deliveries > (select least(5, min(s.max_redeliveries)) from tenant_setting s)
+where m.retry_at <= (select relay.now()) and exists (
+  select from delivery d
+  where d.tenant = m.tenant and d.environment = m.environment and d.mailbox_id = m.id
+    and d.seq >= m.low_water and d.seq < m.next_fresh and d.leasable
+    and d.deliveries > (select least(5, min(s.max_redeliveries)) from tenant_setting s)
     and (d.state = 'available' or d.lease_until <= (select relay.now()))
     and d.deliveries > (settings_v1(d.tenant, d.environment)).max_redeliveries)
 order by m.id limit %(wanted)s for no key update skip locked

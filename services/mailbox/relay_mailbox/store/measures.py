@@ -6,15 +6,11 @@ from relay_common.db import Connection, one_row
 SQL = queries.load("relay_mailbox", "measure")
 
 
-def by_state(conn: Connection) -> dict[str, int]:
-    """Return the number of records in each delivery state but acked."""
-    row = one_row(conn, SQL["by_state"])
-    return dict(zip(("available", "leased", "held", "dead_lettered"), row, strict=True))
-
-
-def oldest_available_seconds(conn: Connection) -> float:
-    """Return how long the longest waiting leasable record has waited."""
-    return one_row(conn, SQL["oldest_available"])[0]
+def by_state(conn: Connection) -> tuple[dict[str, int], float]:
+    """Return the number of records in each delivery state but acked, and how many seconds the
+    longest waiting leasable one has waited. Reads every delivery once."""
+    *counts, oldest = one_row(conn, SQL["by_state"])
+    return dict(zip(("available", "leased", "held", "dead_lettered"), counts, strict=True)), oldest
 
 
 def waiting_fan_outs(conn: Connection) -> int:

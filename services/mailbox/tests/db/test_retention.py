@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from prometheus_client import REGISTRY
 from relay_mailbox import sweeper
 from relay_mailbox.domain.record import Owner
 
@@ -130,13 +131,22 @@ def test_a_slice_of_a_day_that_has_records_already_stays_in_the_default(streams,
     assert streams.one("select count(*) from record_default") == 1
 
 
-def test_the_gauges_say_what_is_there(streams, clock):
+async def test_the_gauges_say_what_is_there(streams, reader, clock):
     streams.fill(3)
     streams.fill(1, kind="early_event", state="held")
+    await reader.lease(1)
+    clock.shift(timedelta(seconds=20))
     assert sweeper.measure(streams.conn) == {"streams_checked": 1, "streams_with_holes": 0}
+    shown = REGISTRY.get_sample_value
+    expected = {"available": 2, "leased": 1, "held": 1, "dead_lettered": 0}
+    for state, records in expected.items():
+        assert shown("relay_mailbox_delivery_records", {"state": state}) == records
+    assert 20 <= (shown("relay_mailbox_oldest_available_seconds") or 0) < 60
+    assert shown("relay_mailbox_streams_with_holes") == 0
 
 
 def test_a_hole_is_seen(streams, database):
     streams.fill(5)
     database.owner.execute("delete from mailbox.record where seq = 3")
     assert sweeper.measure(streams.conn)["streams_with_holes"] == 1
+    assert REGISTRY.get_sample_value("relay_mailbox_streams_with_holes") == 1

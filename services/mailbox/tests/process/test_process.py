@@ -38,6 +38,10 @@ def test_from_the_topic_to_the_acknowledgement_whatever_else_is_on_the_topic(
     assert [record.value for record in dead][: len(poisons)] == poisons
     assert b"invalid_body" in {dict(record.headers)["relay_reason"] for record in dead}
 
+    metrics = httpx.get(f"http://127.0.0.1:{process.internal}/metrics", trust_env=False).text
+    assert "relay_mailbox_append_lag_seconds_count" in metrics
+    assert 'relay_mailbox_records_total{kind="message"} 3.0' in metrics
+
     stranger = {"authorization": "Bearer nonsense"}
     answer = httpx.get(caller().base, headers=stranger, trust_env=False)
     assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
