@@ -123,6 +123,7 @@ def race(database, folder: Path, seconds: float, *how: str):
 @pytest.mark.spec("MB-STREAM", "MB-ORDER")
 @pytest.mark.timeout(150)
 def test_no_record_is_lost_while_writers_roll_back_and_are_killed(database, tmp_path):
+    """Cases M5 and M7; reference tests 1 and 6."""
     reader, lost, writers = race(database, tmp_path, 30)
     assert writers.kills > 10
     assert len(reader.seen) > 1000
@@ -150,6 +151,7 @@ def test_batches_of_500_beside_single_records_through_a_pooler_lose_nothing(data
 
 @pytest.mark.timeout(150)
 def test_a_plain_sequence_loses_records_in_the_same_race(database, tmp_path):
+    """Reference test 2."""
     database.owner.execute(PLAIN_SEQUENCE)
     rounds = (race(database, folders(tmp_path, number), 8) for number in range(8))
     assert any(lost for _, lost, _ in rounds), "a sequence loses within the minute"

@@ -55,6 +55,7 @@ def in_background(work, *arguments):
 
 @pytest.mark.spec("MB-STREAM", "MB-ORDER")
 def test_behind_a_slow_append_the_next_one_waits_and_the_reader_sees_neither(conns, database):
+    """Cases M1 and M2; reference test 3."""
     slow, fast, reader, other = conns
     append(slow)
     with slow.transaction():
@@ -83,7 +84,7 @@ def test_an_append_that_gives_up_lets_the_next_one_take_its_number(conns, databa
 
 @pytest.mark.spec("MB-STREAM")
 def test_nobody_else_can_hold_the_mark_back(conns, database, postgres_url):
-    """Open transactions of others, here and in another database, and sixty idle sessions."""
+    """Others' open transactions, here and in another database; sixty idle sessions (case M6)."""
     conn, writer, reader, _ = conns
     append(conn)
     elsewhere = psycopg.connect(postgres_url)
@@ -124,6 +125,7 @@ def lease_all(conn: Connection, mailbox_id: int, released: threading.Barrier) ->
 @pytest.mark.spec("MB-LEASE")
 @pytest.mark.timeout(240)
 def test_two_leasers_ten_thousand_times_share_nothing_and_keep_the_order(conns):
+    """Reference test 14."""
     first, second, *_ = conns
     for _ in range(20):
         append(first, *[AGENT] * 1000)

@@ -1,4 +1,4 @@
-"""The answers to an acknowledgement: the whole matrix (spec, Acknowledgement results)."""
+"""The answers to an acknowledgement: the whole matrix (reference test 13; spec, Acknowledgement results)."""
 
 import asyncio
 import uuid
@@ -104,7 +104,7 @@ async def test_two_acknowledge_the_same_at_once(streams, reader):
 
 
 async def test_an_acknowledgement_racing_its_expiry_has_one_outcome(streams, reader, database):
-    """The record is acked, or leased by the next reader: never both."""
+    """The record is acked, or leased by the next reader: never both (Case M32)."""
     lease = await leased(streams, reader, 20, 1)
     leases_now = "update mailbox.delivery set lease_until = relay.now()"
     _, results, second = await asyncio.gather(

@@ -84,6 +84,7 @@ def test_the_same_message_for_two_owners_is_two_records(streams, new_record):
 
 
 def test_the_same_owner_in_two_tenants_has_two_mailboxes(streams, new_record):
+    """Case M31."""
     streams.append(
         new_record(to=Owner("acme", "test", AGENT)), new_record(to=Owner("other", "test", AGENT))
     )
@@ -92,6 +93,7 @@ def test_the_same_owner_in_two_tenants_has_two_mailboxes(streams, new_record):
 
 @pytest.mark.spec("MB-STREAM")
 def test_a_hundred_rolled_back_appends_leave_no_hole(streams, new_record):
+    """Case M3."""
     for _ in range(100):
         with streams.conn.transaction(force_rollback=True):
             streams.appending.append(streams.conn, [new_record()])
@@ -99,6 +101,7 @@ def test_a_hundred_rolled_back_appends_leave_no_hole(streams, new_record):
 
 
 def test_a_savepoint_that_is_rolled_back_leaves_no_hole(streams, new_record):
+    """Case M17."""
     with streams.conn.transaction():
         streams.appending.append(streams.conn, [new_record()])
         with streams.conn.transaction(force_rollback=True):
@@ -108,6 +111,7 @@ def test_a_savepoint_that_is_rolled_back_leaves_no_hole(streams, new_record):
 
 
 def test_a_stream_far_along_appends_like_any_other(streams, new_record, database):
+    """Case M12."""
     streams.append(new_record())
     database.owner.execute("update mailbox.mailbox set head = 30000000, oldest = 30000001")
     assert [one.seq for one in streams.append(new_record())] == [30_000_001]
@@ -130,6 +134,8 @@ def in_parallel(database, count: int, work) -> list[object]:
 def test_twenty_parallel_first_appends_make_one_mailbox_with_twenty_records(
     streams, new_record, database
 ):
+    """Case M9."""
+
     def append(conn, _number):
         with conn.transaction():
             return streams.appending.append(conn, [new_record()])[0].seq
@@ -140,6 +146,7 @@ def test_twenty_parallel_first_appends_make_one_mailbox_with_twenty_records(
 
 @pytest.mark.spec("MB-AT-LEAST-ONCE")
 def test_the_same_message_racing_is_one_record_and_no_hole(streams, new_record, database):
+    """Reference test 8."""
     shared = [new_record() for _ in range(20)]
 
     def append(conn, number):
@@ -158,6 +165,7 @@ def test_the_same_message_racing_is_one_record_and_no_hole(streams, new_record, 
 
 
 def test_batches_that_cross_lock_in_one_order(streams, new_record, database):
+    """Reference test 9."""
     owners = [f"agent:{n}" for n in range(30)]
 
     def append(conn, number):
@@ -193,6 +201,7 @@ def test_what_nobody_can_lease_wakes_nobody(streams, new_record, given):
 
 
 def test_appended_at_never_goes_back_when_the_clock_does(streams, new_record, clock):
+    """Reference test 7."""
     first = streams.append(new_record())[0]
     clock.shift(timedelta(hours=-1))
     second = streams.append(new_record())[0]

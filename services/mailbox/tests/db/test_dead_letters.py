@@ -78,7 +78,7 @@ async def test_a_notice_that_dies_leaves_no_further_notice(streams, reader, cloc
 
 
 async def test_a_poison_record_does_not_burn_its_neighbours(streams, reader, clock):
-    """A batch of ten whose reader dies at seq 4 each time: only 4 is dead-lettered."""
+    """A batch of ten whose reader dies at seq 4 each time: only 4 is dead-lettered (Case M29)."""
     streams.fill(10)
     done: set[int] = set()
     for _ in range(200):
@@ -114,6 +114,7 @@ async def test_after_a_first_redelivery_records_are_handed_out_one_by_one(stream
 
 
 async def test_records_behind_a_dead_one_lease_next(streams, reader, clock, few):
+    """Case M27."""
     streams.fill(2)
     for _ in range(3):
         await crash(reader, clock, 1)
@@ -238,6 +239,7 @@ async def test_a_mailbox_without_a_reader_is_told_by_the_sweeper(streams, reader
 
 
 async def test_every_lease_expires_and_dies_without_any_sweeper(streams, reader, clock, few):
+    """Case M37; reference test 15."""
     streams.fill(50)
     for _ in range(2):
         assert len(await crash(reader, clock, 50)) == 50

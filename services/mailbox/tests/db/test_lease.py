@@ -106,6 +106,7 @@ async def test_two_leasers_at_once_get_disjoint_ascending_records(streams, reade
 
 
 async def test_an_extended_lease_outlives_its_first_end(streams, reader, clock):
+    """Case M19."""
     streams.fill(2)
     lease = await reader.lease(2, 30)
     path = f"me/leases/{lease['lease_id']}/extend"

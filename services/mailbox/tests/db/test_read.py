@@ -13,6 +13,7 @@ async def epoch_of(reader) -> int:
 
 @pytest.mark.spec("MB-ORDER")
 async def test_pages_follow_each_other_without_gap(streams, reader):
+    """Cases M25 and M45."""
     streams.fill(25)
     epoch = await epoch_of(reader)
     found, since = [], 0
@@ -48,6 +49,7 @@ async def test_a_record_says_where_and_what_it_is(streams, reader):
 
 
 async def test_looking_changes_nothing(streams, reader):
+    """Case M38."""
     streams.fill(3)
     before = await reader.counts()
     for _ in range(3):
@@ -58,6 +60,7 @@ async def test_looking_changes_nothing(streams, reader):
 
 @pytest.mark.spec("MB-RESYNC")
 async def test_a_position_ahead_of_head_is_a_resync(streams, reader):
+    """Cases M23 and M24."""
     streams.fill(3)
     epoch = await epoch_of(reader)
     answer = await reader.get("me/records", since=4, epoch=epoch)
@@ -70,6 +73,7 @@ async def test_a_position_ahead_of_head_is_a_resync(streams, reader):
 
 @pytest.mark.spec("MB-RESYNC")
 async def test_a_position_below_oldest_is_a_resync(streams, reader, database):
+    """Case M25."""
     streams.fill(10)
     database.owner.execute("update mailbox.mailbox set oldest = 5")
     epoch = await epoch_of(reader)
@@ -96,6 +100,7 @@ async def test_another_epoch_is_a_resync(streams, reader):
 
 
 async def test_a_position_without_epoch_is_refused(streams, reader):
+    """Case M35."""
     streams.fill(2)
     answer = await reader.get("me/records", since=1)
     assert answer.status_code == 422
@@ -156,6 +161,7 @@ async def test_a_cursor_only_moves_forward(streams, reader):
 
 @pytest.mark.spec("MB-CURSOR")
 async def test_positions_reported_at_once_keep_the_furthest(streams, reader):
+    """Reference test 16."""
     streams.fill(10)
     epoch = await epoch_of(reader)
     await asyncio.gather(*(cursor(reader, seq, epoch) for seq in (10, 7, 3, 9)))
@@ -188,6 +194,7 @@ async def test_every_mutation_wants_an_idempotency_key(streams, reader):
 
 @pytest.mark.spec("MB-RESYNC", "MB-AT-LEAST-ONCE")
 async def test_a_reader_follows_a_resync_in_one_step(streams, reader, database):
+    """Cases M22 and M43."""
     streams.fill(10)
     seen = {r["id"] for r in (await reader.get("me/records")).json()["records"]}
     database.owner.execute("update mailbox.mailbox set epoch = epoch + 5, oldest = 4")
@@ -200,6 +207,7 @@ async def test_a_reader_follows_a_resync_in_one_step(streams, reader, database):
 
 @pytest.mark.spec("MB-AT-LEAST-ONCE", "MB-ORDER")
 async def test_a_page_read_again_has_the_same_records_with_the_same_ids(streams, reader):
+    """Cases M40 and M41."""
     streams.fill(5)
     epoch = await epoch_of(reader)
     first = (await reader.get("me/records", since=2, epoch=epoch)).json()

@@ -146,6 +146,7 @@ async def test_the_gauges_say_what_is_there(streams, reader, clock):
 
 
 def test_a_hole_is_seen(streams, database):
+    """Case M14."""
     streams.fill(5)
     database.owner.execute("delete from mailbox.record where seq = 3")
     assert sweeper.measure(streams.conn)["streams_with_holes"] == 1

@@ -19,6 +19,7 @@ def hints(streams) -> int:
 async def test_a_suspended_mailbox_is_appended_to_and_read_but_not_leased(
     streams, reader, operator
 ):
+    """Reference test 17."""
     streams.fill(2)
     lease = await reader.lease(1)
     assert (await put_state(operator, "suspended")).json() == {"owner": AGENT, "state": "suspended"}
@@ -45,6 +46,7 @@ async def test_a_suspended_mailbox_is_appended_to_and_read_but_not_leased(
 async def test_a_deleted_mailbox_keeps_its_records_and_tells_its_owner_it_is_gone(
     streams, reader, operator
 ):
+    """Reference test 17."""
     streams.fill(2)
     lease = await reader.lease(1)
     epoch = lease["records"][0]["epoch"]

@@ -55,6 +55,7 @@ def tool(server: PostgresServer, name: str, *arguments: str) -> None:
 @pytest.mark.spec("MB-RESYNC", "MB-STREAM")
 @pytest.mark.timeout(300)
 def test_a_dump_restored_into_another_cluster_starts_a_new_epoch(server, small, tmp_path):
+    """Cases M16 and M24; reference test 10."""
     dump = str(tmp_path / "dump")
     with stream_side(server) as conn:
         fill(conn, 40)
@@ -92,6 +93,7 @@ def test_a_dump_restored_into_another_cluster_starts_a_new_epoch(server, small, 
 @pytest.mark.spec("MB-RESYNC", "MB-STREAM")
 @pytest.mark.timeout(300)
 def test_a_lagging_standby_that_is_promoted_starts_a_new_epoch(server, tmp_path):
+    """Case M20; reference test 11."""
     with stream_side(server) as conn:
         fill(conn, 40)
         before = standing(conn)
@@ -119,7 +121,7 @@ def test_a_lagging_standby_that_is_promoted_starts_a_new_epoch(server, tmp_path)
 def test_a_copied_data_directory_is_found_out_by_the_topic(
     server, tmp_path, shared, process_on, producing, as_caller
 ):
-    """Neither timeline nor identifier changes: only Kafka knows that there was more."""
+    """Neither timeline nor identifier changes: only Kafka knows that there was more (reference test 12)."""
     process = process_on(server)
     caller = as_caller(process)
     group = f"{shared['RELAY_TOPIC_PREFIX']}same"
