@@ -1,4 +1,4 @@
-"""The answers to an acknowledgement: the whole matrix (reference test 13; spec, Acknowledgement results)."""
+"""The answers to an acknowledgement: the whole matrix (spec, Acknowledgement; reference test 13)."""
 
 import asyncio
 import uuid

@@ -121,7 +121,7 @@ def test_a_lagging_standby_that_is_promoted_starts_a_new_epoch(server, tmp_path)
 def test_a_copied_data_directory_is_found_out_by_the_topic(
     server, tmp_path, shared, process_on, producing, as_caller
 ):
-    """Neither timeline nor identifier changes: only Kafka knows that there was more (reference test 12)."""
+    """Neither timeline nor identifier changes: only Kafka knows (reference test 12)."""
     process = process_on(server)
     caller = as_caller(process)
     group = f"{shared['RELAY_TOPIC_PREFIX']}same"
