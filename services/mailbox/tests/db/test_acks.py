@@ -1,4 +1,4 @@
-"""The answers to an acknowledgement: the whole matrix (spec, Acknowledgement; reference test 13)."""
+"""The answers to an acknowledgement: the whole matrix (spec, acks; reference test 13)."""
 
 import asyncio
 import uuid
