@@ -337,22 +337,32 @@ create trigger reply_session_identity_is_fixed before update on matcher.reply_se
     or (old.waitpoint_id is not null and new.waitpoint_id is distinct from old.waitpoint_id))
   execute function matcher.refuse_change('reply_session_identity_is_fixed');
 
--- The one door for a reply (invariants 2 to 6): it demands the digest of the schema the reply was validated against, and the
--- constraints above check the rest. Returns the new revision, or null when the waitpoint is not active or its deadline has passed.
+-- The one door for replies (invariants 2 to 6): it demands the digest of the schema a reply was validated against, and the
+-- constraints above check the rest. Returns the waitpoints it resolved: none that is not active, whose deadline has passed, or whose
+-- reply is not in a running session of its own. One update for all: the constraints are made ready once, not for each reply.
 create function matcher.resolve_by_reply(
-  p_tenant text, p_environment text, p_id uuid, p_at timestamptz, p_session uuid, p_responder text, p_channel text,
-  p_evidence matcher.evidence_level, p_subject_digest text, p_schema_digest bytea, p_reply bytea
-) returns int language sql security definer set search_path = matcher, relay, pg_temp as $$
+  p_at timestamptz, p_ids uuid[], p_sessions uuid[], p_responders text[], p_channels text[], p_evidence text[], p_subject_digests text[],
+  p_schema_digests bytea[], p_replies bytea[]
+) returns table (waitpoint_id uuid, new_revision int) language sql security definer set search_path = matcher, relay, pg_temp
+set plan_cache_mode = force_generic_plan as $$
   update matcher.waitpoint w
   set state = 'resolved', updated_at = p_at, closed_at = p_at, responded_at = p_at, revision = w.revision + 1,
-    reply_session = p_session, responder = p_responder, responder_session_identity = p_responder, channel = p_channel,
-    evidence_level = p_evidence, reply_subject_digest = p_subject_digest, reply_schema_digest = p_schema_digest, reply = p_reply
-  where w.tenant = p_tenant and w.environment = p_environment and w.id = p_id
-    and w.tenant = current_setting('relay.tenant', true) and w.environment = current_setting('relay.environment', true)
-    and w.state in ('open', 'stalled') and w.expires_at > p_at
-    and exists (select from matcher.reply_session s where s.tenant = w.tenant and s.environment = w.environment and s.id = p_session
-      and s.waitpoint_id = w.id and s.identity = p_responder and s.channel = p_channel and s.expires_at > p_at)
-  returning w.revision
+    reply_session = q.session, responder = q.responder, responder_session_identity = q.responder, channel = q.channel,
+    evidence_level = q.evidence::evidence_level, reply_subject_digest = q.subject_digest, reply_schema_digest = q.schema_digest, reply = q.reply
+  from (
+    select p.ctid as place, k.*
+    from unnest(p_ids, p_sessions, p_responders, p_channels, p_evidence, p_subject_digests, p_schema_digests, p_replies)
+      k (id, session, responder, channel, evidence, subject_digest, schema_digest, reply)
+    cross join lateral (
+      select o.ctid from waitpoint o
+      where o.tenant = current_setting('relay.tenant') and o.environment = current_setting('relay.environment') and o.id = k.id
+      limit 1) p
+    where k.session = (
+      select s.id from reply_session s
+      where s.tenant = current_setting('relay.tenant') and s.environment = current_setting('relay.environment') and s.id = k.session
+        and s.waitpoint_id = k.id and s.identity = k.responder and s.channel = k.channel and s.expires_at > p_at)) q
+  where w.ctid = q.place and w.id = q.id and w.closed_at is null and w.expires_at > p_at
+  returning w.id, w.revision
 $$;
 revoke execute on function matcher.resolve_by_reply from public;
 grant execute on function matcher.resolve_by_reply to relay_matcher_http;

@@ -5,6 +5,7 @@ is one join of bytes that exist already (measured: two arrays of 2,000 go over i
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from struct import Struct, pack
 
 import psycopg
@@ -12,8 +13,13 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 SIZE = Struct(">i").pack
+SHORT = Struct(">ih").pack
+INT = Struct(">ii").pack
 LONG = Struct(">iq").pack
+SPAN = Struct(">iqii").pack
 NULL = SIZE(-1)
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 
 class Array:
@@ -64,6 +70,54 @@ class Flags(Array):
     """boolean[]"""
 
     element, oid = 16, 1000
+
+
+class Shorts(Array):
+    """smallint[]"""
+
+    element, oid = 21, 1005
+
+
+class Ints(Array):
+    """integer[]"""
+
+    element, oid = 23, 1007
+
+
+class Times(Array):
+    """timestamptz[]"""
+
+    element, oid = 1184, 1185
+
+
+class Spans(Array):
+    """interval[]"""
+
+    element, oid = 1186, 1187
+
+
+def shorts(values: Iterable[int]) -> Shorts:
+    """Return smallint[] of `values`."""
+    parts = [SHORT(2, value) for value in values]
+    return Shorts(len(parts), b"".join(parts))
+
+
+def ints(values: Iterable[int]) -> Ints:
+    """Return integer[] of `values`."""
+    parts = [INT(4, value) for value in values]
+    return Ints(len(parts), b"".join(parts))
+
+
+def times(values: Iterable[datetime | None]) -> Times:
+    """Return timestamptz[] of `values`, or nulls; each time with its zone."""
+    parts = [NULL if at is None else LONG(8, (at - EPOCH) // MICROSECOND) for at in values]
+    return Times(len(parts), b"".join(parts))
+
+
+def spans(values: Iterable[timedelta | None]) -> Spans:
+    """Return interval[] of `values`, or nulls, in microseconds: a day is 24 hours."""
+    parts = [NULL if one is None else SPAN(16, one // MICROSECOND, 0, 0) for one in values]
+    return Spans(len(parts), b"".join(parts))
 
 
 def longs(values: Iterable[int]) -> Longs:
@@ -121,8 +175,8 @@ class Encoded(dict[str | None, bytes]):
         return element
 
 
-def blobs(values: Sequence[bytes]) -> Blobs:
-    """Return bytea[] of `values`."""
+def blobs(values: Sequence[bytes | None]) -> Blobs:
+    """Return bytea[] of `values`, or nulls."""
     return Blobs(len(values), sized(values))
 
 
@@ -131,9 +185,14 @@ def joined(size: bytes, values: Sequence[bytes]) -> bytes:
     return size + size.join(values) if values else b""
 
 
-def sized(values: Sequence[bytes]) -> bytes:
-    """Return `values`, each with its size before it."""
-    return b"".join([part for value in values for part in (SIZE(len(value)), value)])
+def sized(values: Sequence[bytes | None]) -> bytes:
+    """Return `values`, each with its size before it; a null is its size alone."""
+    parts = [
+        part
+        for value in values
+        for part in ((NULL,) if value is None else (SIZE(len(value)), value))
+    ]
+    return b"".join(parts)
 
 
 class ArrayDumper(Dumper):
@@ -151,5 +210,5 @@ def dumper_of(kind: type[Array]) -> type[ArrayDumper]:
     return type(f"{kind.__name__}Dumper", (ArrayDumper,), {"oid": kind.oid})
 
 
-for _kind in (Longs, Uuids, Texts, Tids, Blobs, Flags):
+for _kind in (Shorts, Ints, Longs, Flags, Times, Spans, Uuids, Texts, Tids, Blobs):
     psycopg.adapters.register_dumper(_kind, dumper_of(_kind))

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import orjson
 
 from relay_common import queries
+from relay_common.arrays import blobs, longs, repeated_texts, shorts, texts
 from relay_common.combiner import Answer, Run, refusal
 from relay_common.db import AsyncConnection, Connection
 from relay_common.errors import (
@@ -102,7 +103,7 @@ async def claim(conn: AsyncConnection, attempts: Sequence[Attempt], seed: int) -
     """
     locks = [attempt.lock(seed) for attempt in attempts]
     async with conn.pipeline():
-        locking = await conn.execute(SQL["lock_keys"], {"locks": locks})
+        locking = await conn.execute(SQL["lock_keys"], {"locks": longs(locks)})
         reading = await conn.execute(SQL["stored_answers"], columns(attempts))
         free = {row[0] for row in await locking.fetchall() if row[1]}
         stored = {row[0]: row[1:] for row in await reading.fetchall()}
@@ -122,9 +123,9 @@ async def claim(conn: AsyncConnection, attempts: Sequence[Attempt], seed: int) -
 def columns(attempts: Sequence[Attempt]) -> dict[str, object]:
     """Return the key columns of `attempts` as arrays."""
     return {
-        "clients": [attempt.client for attempt in attempts],
-        "routes": [attempt.route for attempt in attempts],
-        "digests": [attempt.digest() for attempt in attempts],
+        "clients": repeated_texts(attempt.client for attempt in attempts),
+        "routes": repeated_texts(attempt.route for attempt in attempts),
+        "digests": blobs([attempt.digest() for attempt in attempts]),
     }
 
 
@@ -147,10 +148,10 @@ async def store(conn: AsyncConnection, done: Sequence[tuple[Attempt, Answer]]) -
         SQL["store_answers"],
         {
             **columns([attempt for attempt, _ in kept]),
-            "fingerprints": [attempt.fingerprint for attempt, _ in kept],
-            "statuses": [answer.status for answer in answers],
-            "bodies": [answer.body for answer in answers],
-            "headers": [orjson.dumps(dict(answer.headers)).decode() for answer in answers],
+            "fingerprints": blobs([attempt.fingerprint for attempt, _ in kept]),
+            "statuses": shorts(answer.status for answer in answers),
+            "bodies": blobs([answer.body for answer in answers]),
+            "headers": texts([orjson.dumps(dict(answer.headers)) for answer in answers]),
         },
     )
 

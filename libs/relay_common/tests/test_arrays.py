@@ -1,20 +1,27 @@
 """Packed arrays arrive as what they are."""
 
 import uuid
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from relay_common.arrays import (
     blobs,
     flags,
+    ints,
     longs,
     raw_longs,
     repeated_texts,
+    shorts,
     some_uuids,
+    spans,
     texts,
+    times,
     uuids,
 )
 
+AT = datetime(1999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+LONG_WAIT = timedelta(days=29, microseconds=7)
 IDS = [uuid.uuid4() for _ in range(3)]
 
 
@@ -31,6 +38,11 @@ IDS = [uuid.uuid4() for _ in range(3)]
         (repeated_texts([None]), "text[]", [None]),
         (some_uuids([IDS[0].bytes, None]), "uuid[]", [IDS[0], None]),
         (flags([True, False]), "boolean[]", [True, False]),
+        (shorts([1, -2]), "smallint[]", [1, -2]),
+        (ints([1, -2]), "integer[]", [1, -2]),
+        (times([AT, None]), "timestamp with time zone[]", [AT, None]),
+        (spans([LONG_WAIT, None]), "interval[]", [LONG_WAIT, None]),
+        (blobs([None, b"x"]), "bytea[]", [None, b"x"]),
         (longs([]), "bigint[]", []),
         (uuids([]), "uuid[]", []),
         (texts([]), "text[]", []),

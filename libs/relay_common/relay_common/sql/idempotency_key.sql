@@ -9,15 +9,19 @@ from (
 
 -- name: stored_answers
 -- Read the stored answers; a statement after the locks, so that it sees what the last holder committed.
-select call.ordinal, stored.fingerprint, stored.status, stored.body, stored.headers
+-- The limit is a fence: without statistics the planner would rather read all keys of the tenant.
+select call.ordinal, found.fingerprint, found.status, found.body, found.headers
 from unnest(%(clients)s::text[], %(routes)s::text[], %(digests)s::bytea[])
   with ordinality as call (client, route, key_digest, ordinal)
-join idempotency_key as stored
-  on stored.tenant = current_setting('relay.tenant')
-  and stored.environment = current_setting('relay.environment')
-  and stored.client = call.client
-  and stored.route = call.route
-  and stored.key_digest = call.key_digest;
+cross join lateral (
+  select stored.fingerprint, stored.status, stored.body, stored.headers from idempotency_key as stored
+  where stored.tenant = current_setting('relay.tenant')
+    and stored.environment = current_setting('relay.environment')
+    and stored.client = call.client
+    and stored.route = call.route
+    and stored.key_digest = call.key_digest
+  limit 1
+) as found;
 
 -- name: store_answers
 -- Store the answers of the batch; they commit with the effects.

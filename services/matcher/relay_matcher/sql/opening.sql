@@ -30,15 +30,26 @@ from unnest(%(waiters)s::text[], %(closed)s::bigint[]) q (waiter, closed)
 where c.tenant = current_setting('relay.tenant') and c.environment = current_setting('relay.environment') and c.waiter = q.waiter;
 
 -- name: lock_own
--- Find and lock the active waitpoints that the waiters have on these keys already (design D8).
-select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
-from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[])
-  with ordinality k (key_hash, event_type, correlation_key, waiter, place)
-join waitpoint w on w.tenant = current_setting('relay.tenant') and w.environment = current_setting('relay.environment')
-  and w.key_hash = k.key_hash and w.waiter = k.waiter and w.event_type = k.event_type and w.correlation_key = k.correlation_key
-where w.state in ('open', 'stalled')
-order by w.id
-for update of w;
+-- Find and lock the active waitpoints that the waiters have on these keys already (design D8), in id order. Each step is fenced
+-- (limit, for update): without statistics the planner would rather read all waitpoints of the tenant.
+with own as materialized (
+  select k.place, c.id
+  from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[])
+    with ordinality k (key_hash, event_type, correlation_key, waiter, place)
+  cross join lateral (
+    select w.id from waitpoint w
+    where w.tenant = current_setting('relay.tenant') and w.environment = current_setting('relay.environment')
+      and w.key_hash = k.key_hash and w.waiter = k.waiter and w.event_type = k.event_type and w.correlation_key = k.correlation_key
+      and w.state in ('open', 'stalled')
+    limit 1) c
+  order by c.id)
+select w.id, o.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
+from own o
+cross join lateral (
+  select p.* from waitpoint p
+  where p.tenant = current_setting('relay.tenant') and p.environment = current_setting('relay.environment') and p.id = o.id
+    and p.closed_at is null
+  for update) w;
 
 -- name: read_clock
 -- Read the clock after the locks, and the last arrival number given out; plan the look-back once, not for each opening.

@@ -1,36 +1,45 @@
 -- name: lock_targets
--- Lock the waitpoints that replies are for, in id order; who may not see one finds nothing.
+-- Lock the waitpoints that replies are for, in id order; who may not see one finds nothing. Locking one by one is a fence, and so is
+-- the subquery for one value: the planner would rather read all waitpoints of the tenant and hash all responders.
 select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic,
   w.default_response, w.opened, w.event_type, w.correlation_key, w.key_hash, w.state::text, w.subject_digest, w.schema_digest,
-  exists (select from responder r where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id
-    and r.responder = k.responder)
-from unnest(%(ids)s::uuid[], %(callers)s::text[], %(responders)s::text[], %(sees_all)s::bool[])
-  with ordinality k (id, caller, responder, sees_all, place)
-join waitpoint w on w.tenant = current_setting('relay.tenant') and w.environment = current_setting('relay.environment') and w.id = k.id
-where k.sees_all or w.waiter = k.caller or exists (
-  select from responder r
-  where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id and r.responder = k.responder)
-order by w.id
-for update of w;
+  (select true from responder r where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id
+    and r.responder = k.responder) is not null
+from (
+  select * from unnest(%(ids)s::uuid[], %(callers)s::text[], %(responders)s::text[], %(sees_all)s::bool[])
+    with ordinality k (id, caller, responder, sees_all, place)
+  order by k.id) k
+cross join lateral (
+  select p.* from waitpoint p
+  where p.tenant = current_setting('relay.tenant') and p.environment = current_setting('relay.environment') and p.id = k.id
+    and (k.sees_all or p.waiter = k.caller or (
+      select true from responder r
+      where r.tenant = p.tenant and r.environment = p.environment and r.waitpoint_id = p.id and r.responder = k.responder))
+  for update) w;
 
 -- name: lock_targets_by_key
 -- Lock the active question or review of each waiter and key, else find the newest one there was, for replies by match key (design D19).
-select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic,
-  w.default_response, w.opened, w.event_type, w.correlation_key, w.key_hash, w.state::text, w.subject_digest, w.schema_digest,
-  exists (select from responder r where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id
-    and r.responder = k.responder)
-from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[], %(responders)s::text[])
-  with ordinality k (key_hash, event_type, correlation_key, waiter, responder, place)
-join waitpoint w on w.tenant = current_setting('relay.tenant') and w.environment = current_setting('relay.environment')
-  and w.id = (
+with newest as materialized (
+  select k.place, k.responder, c.id
+  from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[], %(responders)s::text[])
+    with ordinality k (key_hash, event_type, correlation_key, waiter, responder, place)
+  cross join lateral (
     select n.id from waitpoint n
     where n.tenant = current_setting('relay.tenant') and n.environment = current_setting('relay.environment')
       and n.key_hash = k.key_hash and n.waiter = k.waiter and n.event_type = k.event_type and n.correlation_key = k.correlation_key
       and n.kind <> 'event'
     order by n.id desc
-    limit 1)
-order by w.id
-for update of w;
+    limit 1) c
+  order by c.id)
+select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic,
+  w.default_response, w.opened, w.event_type, w.correlation_key, w.key_hash, w.state::text, w.subject_digest, w.schema_digest,
+  (select true from responder r where r.tenant = w.tenant and r.environment = w.environment and r.waitpoint_id = w.id
+    and r.responder = k.responder) is not null
+from newest k
+cross join lateral (
+  select p.* from waitpoint p
+  where p.tenant = current_setting('relay.tenant') and p.environment = current_setting('relay.environment') and p.id = k.id
+  for update) w;
 
 -- name: sessions
 -- Read reply sessions, in a statement after the row locks.
@@ -53,12 +62,10 @@ from unnest(%(ids)s::uuid[], %(waitpoint_ids)s::uuid[]) q (id, waitpoint_id)
 where s.tenant = current_setting('relay.tenant') and s.environment = current_setting('relay.environment') and s.id = q.id;
 
 -- name: resolve_by_reply
--- Resolve locked waitpoints by their replies, through the one function that may; null where a rule stood against it.
-select q.id, resolve_by_reply(current_setting('relay.tenant'), current_setting('relay.environment'), q.id, %(at)s, q.session, q.responder,
-  q.channel, q.evidence_level::evidence_level, q.subject_digest, q.schema_digest, q.reply)
-from unnest(%(ids)s::uuid[], %(sessions)s::uuid[], %(responders)s::text[], %(channels)s::text[], %(evidence_levels)s::text[],
-  %(subject_digests)s::text[], %(schema_digests)s::bytea[], %(replies)s::bytea[])
-  q (id, session, responder, channel, evidence_level, subject_digest, schema_digest, reply);
+-- Resolve locked waitpoints by their replies, through the one function that may; those are missing where a rule stood against it.
+select r.waitpoint_id
+from resolve_by_reply(%(at)s, %(ids)s::uuid[], %(sessions)s::uuid[], %(responders)s::text[], %(channels)s::text[], %(evidence_levels)s::text[],
+  %(subject_digests)s::text[], %(schema_digests)s::bytea[], %(replies)s::bytea[]) r;
 
 -- name: insert_rejections
 -- Record rejected replies: who, why and where, never the value.

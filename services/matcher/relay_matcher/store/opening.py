@@ -7,6 +7,18 @@ from datetime import datetime
 from uuid import UUID
 
 from relay_common import outbox, queries
+from relay_common.arrays import (
+    blobs,
+    ints,
+    longs,
+    repeated_texts,
+    shorts,
+    some_uuids,
+    spans,
+    texts,
+    times,
+    uuids,
+)
 from relay_common.db import AsyncConnection
 from relay_common.outbox import OutMessage
 
@@ -51,7 +63,7 @@ class Candidate:
 
 async def lock_match_keys(conn: AsyncConnection, key_hashes: Iterable[int]) -> None:
     """Lock match keys until the transaction ends (design D4)."""
-    await conn.execute(SHARED["lock_match_keys"], {"key_hashes": sorted(set(key_hashes))})
+    await conn.execute(SHARED["lock_match_keys"], {"key_hashes": longs(sorted(set(key_hashes)))})
 
 
 async def read_settings(conn: AsyncConnection) -> dict[str, int]:
@@ -65,7 +77,8 @@ async def raise_counters(conn: AsyncConnection, waiters: Iterable[str]) -> dict[
     counts = Counter(waiters)
     opening = {"": counts.total(), **counts}
     rows = await conn.execute(
-        SQL["raise_counters"], {"waiters": list(opening), "opening": list(opening.values())}
+        SQL["raise_counters"],
+        {"waiters": repeated_texts(opening), "opening": longs(opening.values())},
     )
     return dict(await rows.fetchall())
 
@@ -81,7 +94,8 @@ async def lower_counters(conn: AsyncConnection, waiters: Sequence[str]) -> None:
         counts = Counter(waiters)
         closed = {"": counts.total(), **counts}
         await conn.execute(
-            SQL["lower_counters"], {"waiters": list(closed), "closed": list(closed.values())}
+            SQL["lower_counters"],
+            {"waiters": repeated_texts(closed), "closed": longs(closed.values())},
         )
 
 
@@ -100,10 +114,10 @@ async def lock_own(conn: AsyncConnection, openings: Sequence[Opening]) -> list[t
 def key_columns(openings: Sequence[Opening]) -> dict[str, object]:
     """Return the keys and waiters of `openings` as arrays."""
     return {
-        "key_hashes": [opening.key_hash for opening in openings],
-        "event_types": [opening.key.event_type for opening in openings],
-        "correlation_keys": [opening.key.correlation_key for opening in openings],
-        "waiters": [opening.waiter for opening in openings],
+        "key_hashes": longs(opening.key_hash for opening in openings),
+        "event_types": repeated_texts(opening.key.event_type for opening in openings),
+        "correlation_keys": texts([opening.key.correlation_key.encode() for opening in openings]),
+        "waiters": repeated_texts(opening.waiter for opening in openings),
     }
 
 
@@ -131,8 +145,8 @@ async def look_back(
         SQL["look_back"],
         {
             **search_columns(searches),
-            "afters": [search.after for search in searches],
-            "pages": [search.page for search in searches],
+            "afters": longs(search.after for search in searches),
+            "pages": ints(search.page for search in searches),
         },
         binary=True,
     )
@@ -145,9 +159,9 @@ async def look_back(
 def search_columns(searches: Sequence[Search]) -> dict[str, object]:
     """Return what searches have in common as arrays; places begin at 0."""
     return {
-        "places": list(range(len(searches))),
+        "places": ints(range(len(searches))),
         **key_columns([search.opening for search in searches]),
-        "sinces": [search.since for search in searches],
+        "sinces": times(search.since for search in searches),
     }
 
 
@@ -163,7 +177,7 @@ async def raise_floors(
     """Remember, for each opening's waiter and key, up to which arrival nothing is left to take."""
     if floors:
         columns = key_columns([opening for opening, _ in floors])
-        arrivals = [arrival for _, arrival in floors]
+        arrivals = longs(arrival for _, arrival in floors)
         await conn.execute(SQL["raise_floors"], {**columns, "arrivals": arrivals, "at": at})
 
 
@@ -185,20 +199,20 @@ async def insert_waitpoints(conn: AsyncConnection, rows: Sequence[NewRow], at: d
         {
             **key_columns(openings),
             "at": at,
-            "ids": [o.id for o in openings],
-            "expires_ats": [o.expires_at for o in openings],
-            "heartbeat_intervals": [o.heartbeat_interval for o in openings],
-            "event_received_ats": [row.event_received_at for row in rows],
-            "kinds": [o.kind for o in openings],
-            "responder_counts": [len(o.responders) for o in openings],
-            "event_ids": [row.event_id for row in rows],
-            "conditions": [o.condition for o in openings],
-            "deliver_topics": [o.deliver_topic for o in openings],
-            "profiles": [o.profile for o in openings],
-            "subject_digests": [o.subject_digest for o in openings],
-            "schema_digests": [o.schema_digest for o in openings],
-            "default_responses": [o.default_response for o in openings],
-            "openeds": [row.opened for row in rows],
+            "ids": uuids([o.id.bytes for o in openings]),
+            "expires_ats": times(o.expires_at for o in openings),
+            "heartbeat_intervals": spans(o.heartbeat_interval for o in openings),
+            "event_received_ats": times(row.event_received_at for row in rows),
+            "kinds": repeated_texts(o.kind for o in openings),
+            "responder_counts": shorts(len(o.responders) for o in openings),
+            "event_ids": some_uuids([row.event_id and row.event_id.bytes for row in rows]),
+            "conditions": repeated_texts(o.condition for o in openings),
+            "deliver_topics": repeated_texts(o.deliver_topic for o in openings),
+            "profiles": repeated_texts(o.profile for o in openings),
+            "subject_digests": repeated_texts(o.subject_digest for o in openings),
+            "schema_digests": blobs([o.schema_digest for o in openings]),
+            "default_responses": blobs([o.default_response for o in openings]),
+            "openeds": blobs([row.opened for row in rows]),
         },
     )
     await insert_tags(conn, openings)
@@ -207,23 +221,29 @@ async def insert_waitpoints(conn: AsyncConnection, rows: Sequence[NewRow], at: d
 
 async def insert_tags(conn: AsyncConnection, openings: Sequence[Opening]) -> None:
     """Store the tags of new waitpoints."""
-    tags = [(name, value, o.id) for o in openings for name, value in o.tags.items()]
+    tags = [(name, value, o.id.bytes) for o in openings for name, value in o.tags.items()]
     if tags:
-        names, values, ids = zip(*tags, strict=True)
         await conn.execute(
             SQL["insert_tags"],
-            {"names": list(names), "values": list(values), "waitpoint_ids": list(ids)},
+            {
+                "names": repeated_texts(name for name, _, _ in tags),
+                "values": repeated_texts(value for _, value, _ in tags),
+                "waitpoint_ids": uuids([waitpoint for _, _, waitpoint in tags]),
+            },
         )
 
 
 async def insert_responders(conn: AsyncConnection, openings: Sequence[Opening]) -> None:
     """Store the responders of new waitpoints."""
-    listed = [(o.id, responder, o.waiter) for o in openings for responder in o.responders]
+    listed = [(o.id.bytes, responder, o.waiter) for o in openings for responder in o.responders]
     if listed:
-        ids, responders, waiters = zip(*listed, strict=True)
         await conn.execute(
             SQL["insert_responders"],
-            {"waitpoint_ids": list(ids), "responders": list(responders), "waiters": list(waiters)},
+            {
+                "waitpoint_ids": uuids([waitpoint for waitpoint, _, _ in listed]),
+                "responders": repeated_texts(responder for _, responder, _ in listed),
+                "waiters": repeated_texts(waiter for _, _, waiter in listed),
+            },
         )
 
 

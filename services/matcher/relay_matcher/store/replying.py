@@ -8,6 +8,16 @@ from uuid import UUID
 
 import orjson
 from relay_common import queries
+from relay_common.arrays import (
+    blobs,
+    flags,
+    longs,
+    repeated_texts,
+    some_uuids,
+    texts,
+    times,
+    uuids,
+)
 from relay_common.db import AsyncConnection
 from relay_common.errors import Json
 from relay_common.match_key import MatchKey
@@ -15,6 +25,7 @@ from relay_common.tokens import Caller
 
 from relay_matcher.domain.reply import Identity, Reply, Session, Target
 from relay_matcher.domain.waitpoint import Active, Opening
+from relay_matcher.store.opening import key_columns
 
 SQL = queries.load("relay_matcher", "replying")
 
@@ -79,10 +90,10 @@ async def lock_targets(conn: AsyncConnection, wanted: Sequence[Wanted]) -> dict[
     rows = await conn.execute(
         SQL["lock_targets"],
         {
-            "ids": [one.waitpoint_id for one in wanted],
-            "callers": [one.caller.sub for one in wanted],
-            "responders": [one.responder for one in wanted],
-            "sees_all": ["operator" in one.caller.scopes for one in wanted],
+            "ids": uuids([one.waitpoint_id.bytes for one in wanted]),
+            "callers": repeated_texts(one.caller.sub for one in wanted),
+            "responders": repeated_texts(one.responder for one in wanted),
+            "sees_all": flags("operator" in one.caller.scopes for one in wanted),
         },
         binary=True,
     )
@@ -97,7 +108,7 @@ async def lock_targets_by_key(conn: AsyncConnection, wanted: Sequence[ByKey]) ->
         SQL["lock_targets_by_key"],
         {
             **by_key_columns(wanted),
-            "responders": [one.responder for one in wanted],
+            "responders": repeated_texts(one.responder for one in wanted),
         },
         binary=True,
     )
@@ -108,10 +119,10 @@ async def lock_targets_by_key(conn: AsyncConnection, wanted: Sequence[ByKey]) ->
 def by_key_columns(wanted: Sequence[ByKey]) -> dict[str, object]:
     """Return keys and waiters as arrays."""
     return {
-        "key_hashes": [one.key_hash for one in wanted],
-        "event_types": [one.key.event_type for one in wanted],
-        "correlation_keys": [one.key.correlation_key for one in wanted],
-        "waiters": [one.waiter for one in wanted],
+        "key_hashes": longs(one.key_hash for one in wanted),
+        "event_types": repeated_texts(one.key.event_type for one in wanted),
+        "correlation_keys": texts([one.key.correlation_key.encode() for one in wanted]),
+        "waiters": repeated_texts(one.waiter for one in wanted),
     }
 
 
@@ -126,7 +137,8 @@ async def sessions(conn: AsyncConnection, ids: Sequence[UUID]) -> dict[UUID, Ses
     """Return reply sessions by id."""
     if not ids:
         return {}
-    rows = await conn.execute(SQL["sessions"], {"ids": ids}, binary=True)
+    given = {"ids": uuids([one.bytes for one in ids])}
+    rows = await conn.execute(SQL["sessions"], given, binary=True)
     return {row[0]: Session(*row) for row in await rows.fetchall()}
 
 
@@ -138,13 +150,15 @@ async def insert_sessions(
         await conn.execute(
             SQL["insert_sessions"],
             {
-                "ids": [one.id for one in opened],
-                "waitpoint_ids": [one.waitpoint_id for one in opened],
-                "identities": [one.identity for one in opened],
-                "channels": [one.channel for one in opened],
-                "evidence_levels": [one.evidence_level for one in opened],
-                "subject_digests": [one.subject_digest for one in opened],
-                "expires_ats": [one.expires_at for one in opened],
+                "ids": uuids([one.id.bytes for one in opened]),
+                "waitpoint_ids": some_uuids(
+                    [one.waitpoint_id and one.waitpoint_id.bytes for one in opened]
+                ),
+                "identities": repeated_texts(one.identity for one in opened),
+                "channels": repeated_texts(one.channel for one in opened),
+                "evidence_levels": repeated_texts(one.evidence_level for one in opened),
+                "subject_digests": repeated_texts(one.subject_digest for one in opened),
+                "expires_ats": times(one.expires_at for one in opened),
                 "at": at,
             },
         )
@@ -170,19 +184,26 @@ async def resolve_by_reply(
     rows = await conn.execute(
         SQL["resolve_by_reply"],
         {
-            "ids": [target.waitpoint.id for target, _, _ in accepted],
-            "sessions": [session for _, _, session in accepted],
-            "responders": [reply.identity.responder for _, reply, _ in accepted],
-            "channels": [reply.identity.channel for _, reply, _ in accepted],
-            "evidence_levels": [reply.identity.evidence_level for _, reply, _ in accepted],
-            "subject_digests": [reply.subject_digest for _, reply, _ in accepted],
-            "schema_digests": [target.schema_digest for target, _, _ in accepted],
-            "replies": [orjson.dumps(reply.value) for _, reply, _ in accepted],
+            "ids": uuids([target.waitpoint.id.bytes for target, _, _ in accepted]),
+            "sessions": uuids([session.bytes for _, _, session in accepted]),
+            **identity_columns([reply for _, reply, _ in accepted]),
+            "schema_digests": blobs([target.schema_digest for target, _, _ in accepted]),
             "at": at,
         },
     )
-    if any(row[1] is None for row in await rows.fetchall()):
+    if rows.rowcount != len(accepted):
         raise LookupError("expected every reply that was judged valid to resolve its waitpoint")
+
+
+def identity_columns(replies: Sequence[Reply]) -> dict[str, object]:
+    """Return who replies to what, and the values, as arrays."""
+    return {
+        "responders": repeated_texts(reply.identity.responder for reply in replies),
+        "channels": repeated_texts(reply.identity.channel for reply in replies),
+        "evidence_levels": repeated_texts(reply.identity.evidence_level for reply in replies),
+        "subject_digests": repeated_texts(reply.subject_digest for reply in replies),
+        "replies": blobs([orjson.dumps(reply.value) for reply in replies]),
+    }
 
 
 async def record_rejections(
@@ -194,12 +215,12 @@ async def record_rejections(
     await conn.execute(
         SQL["insert_rejections"],
         {
-            "ids": [one.id for one in rejected],
-            "waitpoint_ids": [one.waitpoint_id for one in rejected],
-            "reasons": [one.reason for one in rejected],
-            "responders": [one.responder for one in rejected],
-            "channels": [one.channel for one in rejected],
-            "pointers": [orjson.dumps(one.pointers).decode() for one in rejected],
+            "ids": uuids([one.id.bytes for one in rejected]),
+            "waitpoint_ids": uuids([one.waitpoint_id.bytes for one in rejected]),
+            "reasons": repeated_texts(one.reason for one in rejected),
+            "responders": repeated_texts(one.responder for one in rejected),
+            "channels": repeated_texts(one.channel for one in rejected),
+            "pointers": texts([orjson.dumps(one.pointers) for one in rejected]),
             "at": at,
         },
     )
@@ -218,7 +239,8 @@ async def responders(conn: AsyncConnection, waitpoints: Sequence[UUID]) -> dict[
     """Return the responders of waitpoints."""
     found: dict[UUID, list[str]] = {}
     if waitpoints:
-        rows = await conn.execute(SQL["responders"], {"ids": list(waitpoints)}, binary=True)
+        given = {"ids": uuids([waitpoint.bytes for waitpoint in waitpoints])}
+        rows = await conn.execute(SQL["responders"], given, binary=True)
         for waitpoint, responder in await rows.fetchall():
             found.setdefault(waitpoint, []).append(responder)
     return found
@@ -242,14 +264,10 @@ async def hold_replies(
             SQL["hold_replies"],
             {
                 **by_key_columns([one.where for one in held]),
-                "ids": [one.id for one in held],
-                "subject_digests": [one.reply.subject_digest for one in held],
-                "responders": [one.reply.identity.responder for one in held],
-                "channels": [one.reply.identity.channel for one in held],
-                "evidence_levels": [one.reply.identity.evidence_level for one in held],
-                "reply_sessions": [one.session for one in held],
-                "parts": [one.reply.part for one in held],
-                "replies": [orjson.dumps(one.reply.value) for one in held],
+                **identity_columns([one.reply for one in held]),
+                "ids": uuids([one.id.bytes for one in held]),
+                "reply_sessions": uuids([one.session.bytes for one in held]),
+                "parts": repeated_texts(one.reply.part for one in held),
                 "at": at,
                 "expires_at": expires_at,
             },
@@ -266,10 +284,7 @@ async def held_replies(
     rows = await conn.execute(
         SQL["held_replies"],
         {
-            "key_hashes": [opening.key_hash for opening in openings],
-            "event_types": [opening.key.event_type for opening in openings],
-            "correlation_keys": [opening.key.correlation_key for opening in openings],
-            "waiters": [opening.waiter for opening in openings],
+            **key_columns(openings),
             "at": at,
         },
         binary=True,

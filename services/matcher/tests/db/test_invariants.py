@@ -12,8 +12,11 @@ from relay_common.testing.databases import Clock, Database, Template
 
 SCOPE = {"tenant": "acme", "environment": "test"}
 RESOLVE = """
-select resolve_by_reply('acme', 'test', %(id)s, relay.now(), %(session)s, %(responder)s,
-  %(channel)s, 'relay_session', %(subject)s, %(schema)s, '{"ok":true}')
+select new_revision
+from resolve_by_reply(relay.now(), array[%(id)s::uuid], array[%(session)s::uuid],
+  array[%(responder)s], array[%(channel)s], array['relay_session'],
+  array[%(subject)s], array[%(schema)s::bytea],
+  array['{"ok":true}'::bytea])
 """
 
 
@@ -99,7 +102,8 @@ class Rows:
         }
         if "session" not in values:
             values["session"] = self.session(waitpoint)
-        return self.conn.execute(RESOLVE, values).fetchone()[0]  # type: ignore[index]
+        found = self.conn.execute(RESOLVE, values).fetchone()
+        return None if found is None else found[0]
 
     def change(self, waitpoint: uuid.UUID, assignment: str) -> None:
         """Update a waitpoint by hand."""

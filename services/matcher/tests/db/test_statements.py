@@ -106,17 +106,52 @@ def test_look_back_walks_each_slice_in_order_of_arrival(database_once: Database)
     assert "Seq Scan" not in shown
 
 
-def test_waitpoints_are_locked_by_their_keys(database_once: Database) -> None:
+NOBODY = "00000000-0000-0000-0000-000000000000"
+KEYS = {"key_hashes": [1], "event_types": ["t"], "correlation_keys": ["k"], "waiters": ["w"]}
+BY_ID = {"ids": [NOBODY], "callers": ["a"], "sees_all": [True]}
+
+
+@pytest.mark.parametrize(
+    ("noun", "name", "values", "conditions"),
+    [
+        ("closing", "lock_by_id", BY_ID, ["id = k.id", "waitpoint_id = p.id"]),
+        (
+            "replying",
+            "lock_targets",
+            {**BY_ID, "responders": ["b"]},
+            ["id = k.id", "waitpoint_id = p.id", "waitpoint_id = w.id"],
+        ),
+        ("replying", "lock_targets_by_key", {**KEYS, "responders": ["b"]}, ["id = k.id"]),
+        ("opening", "lock_own", KEYS, ["correlation_key = k.correlation_key", "id = o.id"]),
+        (
+            "opening",
+            "waiting_on_keys",
+            {**KEYS, "most": 9},
+            ["correlation_key = k.correlation_key"],
+        ),
+    ],
+)
+def test_waitpoints_are_found_by_their_keys(
+    database_once: Database, noun: str, name: str, values: dict[str, Any], conditions: list[str]
+) -> None:
+    """Without statistics too: nothing reads all that a tenant has, and nothing is hashed."""
     conn = database_once.connect("relay_matcher_http")
     conn.execute("set relay.tenant = 'acme'")
     conn.execute("set relay.environment = 'test'")
-    values = {"ids": ["00000000-0000-0000-0000-000000000000"], "callers": ["a"]}
-    closing = {**values, "sees_all": [True]}
-    shown = plan(conn, queries.load("relay_matcher", "closing")["lock_by_id"], closing)
-    assert "Index Scan using waitpoint_pkey on waitpoint w" in shown
-    replying = {**closing, "responders": ["b"]}
-    shown = plan(conn, queries.load("relay_matcher", "replying")["lock_targets"], replying)
-    assert "Index Scan using waitpoint_pkey on waitpoint w" in shown
+    shown = plan(conn, queries.load("relay_matcher", noun)[name], values)
+    searched = " ".join(line for line in shown.splitlines() if "Index Cond" in line)
+    assert [one for one in conditions if f"({one})" not in searched] == [], shown
+    assert "hashed" not in shown
+    assert "Seq Scan" not in shown
+
+
+def test_idempotency_keys_are_probed_one_by_one(database_once: Database) -> None:
+    conn = database_once.connect("relay_matcher_http")
+    conn.execute("set relay.tenant = 'acme'")
+    conn.execute("set relay.environment = 'test'")
+    given = {"clients": ["agent:a"], "routes": ["POST /v1/waitpoints"], "digests": [b"x" * 32]}
+    statement = queries.load("relay_common", "idempotency_key")["stored_answers"]
+    assert "key_digest = call.key_digest" in plan(conn, statement, given)
 
 
 def test_sweeps_read_only_what_is_due(database_once: Database) -> None:
