@@ -7,6 +7,7 @@ waitpoint names; all three carry the same message id, derived from waitpoint and
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 from relay_common.events import INTERNAL
@@ -37,6 +38,17 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
     activation: int
     expires_at: datetime
     deliver_topic: str | None
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What a lifecycle event says of itself: the same on every topic, made once."""
+
+    name: str
+    message_id: bytes
+    external_id: str
+    waitpoint_id: str
+    occurred_at: str
+    micros: int
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
@@ -91,32 +103,31 @@ class Announcer:
 
         `waitpoint` is the rendered waitpoint; its tail may carry members that follow it.
         """
-        message_id = message_id_of(subject.id, subject.revision)
-        occurred_at = rfc3339(at)
+        told = told_of(subject, name, at)
         body = Body(
-            lifecycle_head(name, message_id, subject.revision, occurred_at) + waitpoint.head,
+            lifecycle_head(name, told.external_id, subject.revision, told.occurred_at)
+            + waitpoint.head,
             waitpoint.shared,
             waitpoint.tail + b"}",
         )
-        headers = cloud_event(subject, name, message_id, occurred_at) + trace
-        external = encode_id("wp_", subject.id.bytes)
+        headers = cloud_event(subject, told) + trace
         record = Record(
             subject.waiter,
-            message_id,
+            told.message_id,
             "waitpoint_event",
             name,
-            waitpoint_id=external,
+            waitpoint_id=told.waitpoint_id,
             supersedes=supersedes,
         )
         size = body.size()
         owner = self.owner(subject.key, record)
         twins = [Twin(self.mailbox, owner, self.record_head(subject.key, record, size))]
         if subject.deliver_topic is not None:
-            twins.append(self.topic_twin(subject, name, at, size))
+            twins.append(self.topic_twin(subject, told, size))
         message = OutMessage(
             self.waitpoints,
             subject.key.encoded(),
-            self.waitpoint_head(subject, name, at, size),
+            self.waitpoint_head(subject, told, size),
             headers,
             body.shared,
             body.tail,
@@ -129,39 +140,39 @@ class Announcer:
         self, subject: Subject, name: str, at: datetime, waitpoint: Body
     ) -> list[OutMessage]:
         """Return the message of an event for Relay's own services only."""
-        message_id = message_id_of(subject.id, subject.revision)
-        stamp = rfc3339(at)
-        own = lifecycle_head(name, message_id, subject.revision, stamp) + waitpoint.head + b"}"
+        told = told_of(subject, name, at)
+        head = lifecycle_head(name, told.external_id, subject.revision, told.occurred_at)
+        own = head + waitpoint.head + b"}"
         return [
             OutMessage(
                 self.waitpoints,
                 subject.key.encoded(),
-                self.waitpoint_head(subject, name, at, len(own)) + own,
-                cloud_event(subject, name, message_id, stamp),
+                self.waitpoint_head(subject, told, len(own)) + own,
+                cloud_event(subject, told),
             )
         ]
 
-    def waitpoint_head(self, subject: Subject, name: str, at: datetime, size: int) -> bytes:
+    def waitpoint_head(self, subject: Subject, told: Told, size: int) -> bytes:
         """Return what stands before a body of `size` bytes on `relay.waitpoints`."""
         key = subject.key
         return b"".join(
             (
                 self.waitpoints_prefix,
-                text(key.tenant),
-                text(key.environment),
-                message_id_of(subject.id, subject.revision),
-                text(name),
-                text(encode_id("wp_", subject.id.bytes)),
+                again(key.tenant),
+                again(key.environment),
+                told.message_id,
+                again(told.name),
+                text(told.waitpoint_id),
                 long(subject.revision),
                 long(subject.activation),
-                text(subject.waiter),
-                text(subject.kind),
-                text(subject.state),
-                text(key.event_type),
+                again(subject.waiter),
+                again(subject.kind),
+                again(subject.state),
+                again(key.event_type),
                 text(key.correlation_key),
-                long(micros(at)),
+                long(told.micros),
                 long(micros(subject.expires_at)),
-                b"\1" if name in INTERNAL else b"\0",
+                b"\1" if told.name in INTERNAL else b"\0",
                 long(size),
             )
         )
@@ -191,12 +202,12 @@ class Announcer:
         return b"".join(
             (
                 self.mailbox_prefix,
-                text(key.tenant),
-                text(key.environment),
-                text(record.owner),
+                again(key.tenant),
+                again(key.environment),
+                again(record.owner),
                 record.message_id,
                 KINDS[record.kind],
-                text(record.type),
+                again(record.type),
                 STATES[record.state],
                 NULL,
                 optional(record.relationship),
@@ -207,20 +218,20 @@ class Announcer:
             )
         )
 
-    def topic_twin(self, subject: Subject, name: str, at: datetime, size: int) -> Twin:
+    def topic_twin(self, subject: Subject, told: Told, size: int) -> Twin:
         """Return the twin for the Relay topic that the waitpoint delivers to."""
         key = subject.key
         topic = subject.deliver_topic or ""
         head = b"".join(
             (
                 self.topics_prefix,
-                text(key.tenant),
-                text(key.environment),
-                text(topic),
-                text(subject.waiter),
-                text(name),
-                message_id_of(subject.id, subject.revision),
-                long(micros(at)),
+                again(key.tenant),
+                again(key.environment),
+                again(topic),
+                again(subject.waiter),
+                again(told.name),
+                told.message_id,
+                long(told.micros),
                 long(size),
             )
         )
@@ -237,17 +248,36 @@ def early_event_id(event_id: bytes, owner: str) -> bytes:
     return derive_id("early-event", event_id, owner)
 
 
-def cloud_event(subject: Subject, name: str, message_id: bytes, occurred_at: str) -> Headers:
+def told_of(subject: Subject, name: str, at: datetime) -> Told:
+    """Return what the event `name` at `at` says of itself everywhere."""
+    message_id = message_id_of(subject.id, subject.revision)
+    return Told(
+        name,
+        message_id,
+        encode_id("ms_", message_id),
+        encode_id("wp_", subject.id.bytes),
+        stamp(at),
+        micros(at),
+    )
+
+
+def cloud_event(subject: Subject, told: Told) -> Headers:
     """Return the CloudEvents attributes of a lifecycle event as Kafka headers."""
     key = subject.key
     return (
         ("ce_specversion", b"1.0"),
-        ("ce_id", encode_id("ms_", message_id).encode()),
+        ("ce_id", told.external_id.encode()),
         ("ce_source", f"/tenants/{key.tenant}/environments/{key.environment}".encode()),
-        ("ce_type", name.encode()),
-        ("ce_subject", encode_id("wp_", subject.id.bytes).encode()),
-        ("ce_time", occurred_at.encode()),
+        ("ce_type", told.name.encode()),
+        ("ce_subject", told.waitpoint_id.encode()),
+        ("ce_time", told.occurred_at.encode()),
     )
+
+
+@lru_cache(maxsize=16)
+def stamp(at: datetime) -> str:
+    """Return `at` as RFC 3339; what happens in one transaction happens at one time."""
+    return rfc3339(at)
 
 
 def micros(at: datetime) -> int:
@@ -255,6 +285,7 @@ def micros(at: datetime) -> int:
     return (at - EPOCH) // MICROSECOND
 
 
+@lru_cache(maxsize=4096)
 def long(number: int) -> bytes:
     """Return `number` as Avro writes it: zigzag, seven bits a byte."""
     rest = number << 1 if number >= 0 else ~(number << 1)
@@ -270,6 +301,9 @@ def text(value: str) -> bytes:
     """Return an Avro string."""
     raw = value.encode()
     return long(len(raw)) + raw
+
+
+again = lru_cache(maxsize=4096)(text)  # for what many messages say alike
 
 
 def optional(value: str | None) -> bytes:

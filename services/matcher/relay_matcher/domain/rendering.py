@@ -6,10 +6,10 @@ event's data are never decoded on the way from the topic to the waiter.
 
 import base64
 from collections.abc import Mapping
+from functools import lru_cache
 
 import orjson
 from relay_common.errors import Json
-from relay_common.ids import encode_id
 from relay_common.limits import INLINE_RECORD_BYTES, JSON_DEPTH
 from relay_common.strict_json import nests_too_deep
 
@@ -55,6 +55,7 @@ def waitpoint_head(
     return b"".join(parts)
 
 
+@lru_cache
 def protocol_part(kind: str, profile: str | None, state: str) -> bytes:
     """Return the member `protocol_state` (spec, Protocol state mapping)."""
     return b',"protocol_state":' + orjson.dumps(protocol_state(kind, profile, state))
@@ -124,9 +125,9 @@ def slim_value(value: bytes) -> bytes:
     return value if len(value) <= INLINE_RECORD_BYTES.default else b"null"
 
 
-def lifecycle_head(event_name: str, message_id: bytes, revision: int, occurred_at: str) -> bytes:
+def lifecycle_head(event_name: str, message_id: str, revision: int, occurred_at: str) -> bytes:
     """Return a lifecycle event up to and without the value of `waitpoint`."""
     return (
-        f'{{"type":"{event_name}","id":"{encode_id("ms_", message_id)}","revision":{revision},'
+        f'{{"type":"{event_name}","id":"{message_id}","revision":{revision},'
         f'"occurred_at":"{occurred_at}","waitpoint":'
     ).encode()

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 
 import msgspec.structs
 import orjson
@@ -10,9 +9,8 @@ from relay_common.errors import Json
 from relay_common.ids import derive_id, encode_id
 from relay_common.match_key import MatchKey
 from relay_common.outbox import OutMessage
-from relay_common.wire import rfc3339
 
-from relay_matcher.announcement import Announcer, Body, Record, Subject, early_event_id
+from relay_matcher.announcement import Announcer, Body, Record, Subject, early_event_id, stamp
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.rendering import (
     data_member,
@@ -46,17 +44,15 @@ def subject_of(waitpoint: Active, state: str, revision: int) -> Subject:
 def open_head(waitpoint: Active, state: str, at: datetime) -> bytes:
     """Return an active waitpoint as of now, up to and without its resolution."""
     counts = (waitpoint.revision, waitpoint.activation)
-    times = (rfc3339(at), None)
+    times = (stamp(at), None)
     return waitpoint_head(waitpoint.opened, waitpoint.kind, waitpoint.profile, state, counts, times)
 
 
 def closed_head(waitpoint: Active, state: str, at: datetime) -> bytes:
     """Return a waitpoint closed at `at`, one revision on, up to and without its resolution."""
     counts = (waitpoint.revision + 1, waitpoint.activation)
-    stamp = rfc3339(at)
-    return waitpoint_head(
-        waitpoint.opened, waitpoint.kind, waitpoint.profile, state, counts, (stamp, stamp)
-    )
+    times = (stamp(at), stamp(at))
+    return waitpoint_head(waitpoint.opened, waitpoint.kind, waitpoint.profile, state, counts, times)
 
 
 def location_of(waitpoint: Active) -> str:
@@ -99,7 +95,7 @@ def cancelled(
 
 def resolution_tail(at: datetime) -> bytes:
     """Return what follows the event in a waitpoint resolved by an event at `at`."""
-    return f',"responded_at":"{rfc3339(at)}"}}}}'.encode()
+    return f',"responded_at":"{stamp(at)}"}}}}'.encode()
 
 
 def resolved_by_event(
@@ -125,12 +121,6 @@ def event_json(event: Event, received_at: datetime, *, whole: bool = False) -> b
     }
     head = event_head(event.external_id, attributes, stamp(received_at))
     return head + data_member(event, whole) + b"}"
-
-
-@lru_cache(maxsize=16)
-def stamp(at: datetime) -> str:
-    """Return `at` as RFC 3339; all events of a batch have the same."""
-    return rfc3339(at)
 
 
 def early_event(
@@ -164,7 +154,7 @@ def resolution_of(waitpoint: Active, reply: Reply, value: bytes, at: datetime) -
     """Return the resolution that `reply` (its value as JSON) makes."""
     who = reply.identity
     identity = (who.responder, who.channel, who.evidence_level)
-    return reply_resolution(waitpoint.kind, identity, value, rfc3339(at), reply.subject_digest)
+    return reply_resolution(waitpoint.kind, identity, value, stamp(at), reply.subject_digest)
 
 
 def rejected(
@@ -242,7 +232,7 @@ def to_responder(
         "id": encode_id("ms_", message_id),
         "message_class": "action_required" if invited else "notice",
         "sender": waitpoint.waiter,
-        "occurred_at": rfc3339(at),
+        "occurred_at": stamp(at),
     }
     head = orjson.dumps(members)[:-1] + b',"waitpoint":'
     return announcer.record(waitpoint.key, record, Body(head, shown, b"}"), ())

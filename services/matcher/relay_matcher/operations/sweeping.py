@@ -1,11 +1,14 @@
 """Periodic duties: each ends in what it finds, and each is one short transaction a run."""
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
 
 from relay_common.db import Connection
+from relay_common.outbox import OutMessage
 
 from relay_matcher.announcement import Announcer
+from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
 from relay_matcher.store import matching, sweeping
 
@@ -29,21 +32,31 @@ def expire_due(conn: Connection, announcer: Announcer, shards: int) -> Mapping[s
 def expire_batch(conn: Connection, announcer: Announcer, shards: int) -> int:
     """Expire one batch; return its size."""
     with conn.transaction():
-        overdue = sweeping.due(conn, BATCH)
+        due = sweeping.due(conn, BATCH)
+        overdue = due.waitpoints
         if not overdue:
             return 0
         at = sweeping.read_clock(conn)
-        overdue.sort(key=lambda waitpoint: waitpoint.id)
-        matching.expire_waitpoints(conn, overdue, at)
-        matching.count_closed(conn, overdue)
-        messages = [m for w in overdue for m in lifecycle.expired(announcer, w, at)]
-        asked = [waitpoint for waitpoint in overdue if waitpoint.kind != "event"]
-        listed = sweeping.responders(conn, asked)
-        for waitpoint in asked:
-            responders = listed.get(waitpoint.id, [])
-            messages += lifecycle.no_reply_needed(announcer, waitpoint, responders, at)
-        matching.announce(conn, messages, shards)
+        listed = sweeping.responders(conn, [one for one in overdue if one.kind != "event"])
+        with conn.pipeline():  # the server updates while the messages are packed here
+            sweeping.expire(conn, due.places, at)
+            matching.count_closed(conn, overdue)
+            matching.announce(conn, expiries(announcer, overdue, listed, at), shards)
         return len(overdue)
+
+
+def expiries(
+    announcer: Announcer,
+    overdue: Sequence[Active],
+    listed: Mapping[UUID, Sequence[str]],
+    at: datetime,
+) -> list[OutMessage]:
+    """Return what tells waiters and responders (`listed` by waitpoint) of expired waitpoints."""
+    messages = [m for w in overdue for m in lifecycle.expired(announcer, w, at)]
+    for waitpoint in overdue:
+        responders = listed.get(waitpoint.id, ())
+        messages += lifecycle.no_reply_needed(announcer, waitpoint, responders, at)
+    return messages
 
 
 def stall_silent(conn: Connection, announcer: Announcer, shards: int) -> Mapping[str, int]:

@@ -13,11 +13,18 @@ on conflict on constraint take_pkey do nothing
 returning waitpoint_id;
 
 -- name: expire_waitpoints
--- Expire locked waitpoints whose deadline has passed (design D5).
+-- Expire locked waitpoints whose deadline has passed (design D5). Found one by one (limit): without statistics the planner would rather
+-- go through all that are active.
 update waitpoint w
 set state = 'expired', updated_at = %(at)s, closed_at = %(at)s, revision = w.revision + 1
-from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (tenant, environment, id)
-where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and w.state in ('open', 'stalled') and w.expires_at <= %(at)s;
+from (
+  select f.place
+  from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (tenant, environment, id)
+  cross join lateral (
+    select p.ctid as place from waitpoint p
+    where p.tenant = q.tenant and p.environment = q.environment and p.id = q.id and p.closed_at is null and p.expires_at <= %(at)s
+    limit 1) f) found
+where w.ctid = found.place;
 
 -- name: count_closed
 -- Note closed waitpoints per waiter, one row a tenant; folded into the counters later, so that nobody waits here.

@@ -1,12 +1,19 @@
 -- name: due
--- Lock the waitpoints whose deadline has passed and that nobody else is deciding right now.
-select w.id, w.tenant, w.environment, w.event_type, w.correlation_key, w.key_hash, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at,
+-- Lock the waitpoints whose deadline has passed and that nobody else is deciding right now; tell where they lie.
+select w.ctid, w.id, w.tenant, w.environment, w.event_type, w.correlation_key, w.key_hash, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at,
   w.revision, w.activation, w.deliver_topic, w.default_response, w.opened
 from waitpoint w
 where w.state in ('open', 'stalled') and w.expires_at <= (select relay.now())
 order by w.expires_at
 limit %(limit)s
 for update of w skip locked;
+
+-- name: expire
+-- Expire the waitpoints at these places, which this transaction has locked: a locked row does not move.
+update waitpoint w
+set state = 'expired', updated_at = %(at)s, closed_at = %(at)s, revision = w.revision + 1
+from unnest(%(places)s::tid[]) q (place)
+where w.ctid = q.place;
 
 -- name: now
 -- Read the clock, in a statement after the locks.

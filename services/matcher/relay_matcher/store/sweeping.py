@@ -5,21 +5,29 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from relay_common import queries
+from relay_common.arrays import tids
 from relay_common.db import Connection, one_row
 from relay_common.limits import RETENTION_SECONDS
 from relay_common.match_key import MatchKey
 
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.store.columns import waitpoint_columns
+from relay_matcher.store.matching import Waiting
 
 SQL = queries.load("relay_matcher", "sweeping")
 TAKES_LONGER = timedelta(days=30)
 
 
-def due(conn: Connection, limit: int) -> list[Active]:
+def due(conn: Connection, limit: int) -> Waiting:
     """Return overdue waitpoints, earliest deadline first, their rows locked; busy ones left out."""
     rows = conn.execute(SQL["due"], {"limit": limit}, binary=True).fetchall()
-    return [Active(row[0], MatchKey(*row[1:5]), *row[5:]) for row in rows]
+    found = [Active(row[1], MatchKey(*row[2:6]), *row[6:]) for row in rows]
+    return Waiting(found, [row[0] for row in rows])
+
+
+def expire(conn: Connection, places: Sequence[bytes], at: datetime) -> None:
+    """Expire the waitpoints at `places`, locked in this transaction."""
+    conn.execute(SQL["expire"], {"places": tids(places), "at": at})
 
 
 def silent(conn: Connection, limit: int) -> list[Active]:
