@@ -1,5 +1,6 @@
 """The edges: one event for many waiters, open waitpoints at rest, many expiring at once."""
 
+import asyncio
 import random
 import time
 from datetime import timedelta
@@ -7,6 +8,7 @@ from datetime import timedelta
 import psycopg
 
 from bench import runs
+from bench.clients import Connection, Load
 from bench.database import (
     Database,
     add_waitpoints,
@@ -17,12 +19,23 @@ from bench.database import (
 )
 from bench.events import message, push
 from bench.figures import Figure
+from bench.pipeline import Pipeline, running_pipeline
+from bench.sections.http_load import RESPONDER, expect, questions
 from bench.stage import Stage
 
 SIZES = """
 select pg_total_relation_size('matcher.waitpoint') / 2^20,
   pg_relation_size('matcher.waitpoint_one_active_per_waiter_and_key') / 2^20
 """
+# Both by the index of deadlines: whether the second has not come yet, whether it is not over.
+DUE = """
+select exists (select from matcher.waitpoint where state in ('open', 'stalled')
+    and expires_at > now() and expires_at < now() + interval '1 hour'),
+  exists (select from matcher.waitpoint where state in ('open', 'stalled') and expires_at <= now())
+"""
+EXPIRE_IN = 15.0
+PACE = 0.01
+REPLIES_BESIDE = 2_500
 EXPIRED = """
 select count(*) filter (where state = 'expired'),
   extract(epoch from max(closed_at) - max(expires_at))::float8
@@ -91,22 +104,50 @@ def idle(stage: Stage) -> list[Figure]:
 
 
 def expiry(stage: Stage) -> list[Figure]:
-    """Return how far behind its deadline the last of many waitpoints expires."""
+    """Return how late the last of many waitpoints expires, and what replies beside them wait."""
     database = open_database(stage, stage.profile.open_default)
     restore(database)
     count = stage.profile.expiring
-    child, url = runs.service(stage, database, "matcher", "sweeper", {})
-    with runs.running([child]):
-        runs.until(lambda: runs.ready(child, url), "the sweeper to be ready")
+    with running_pipeline(stage, database, "http,sweeper,publisher") as pipeline:
+        prepared = asyncio.run(questions(pipeline, REPLIES_BESIDE))
         names = ((f"due-{n}", f"agent:waiter-{n % 1000}") for n in range(count))
-        add_waitpoints(database, names, timedelta(seconds=10))
+        add_waitpoints(database, names, timedelta(seconds=EXPIRE_IN))
         with database.owner() as conn:
-            deadline = time.monotonic() + runs.RUN_SECONDS
-            while (found := conn.execute(EXPIRED).fetchone())[0] < count:
-                child.check()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"expected {count} expired waitpoints, found {found[0]}")
-                time.sleep(0.1)
+            calm, storm = asyncio.run(replies_around(pipeline, prepared, conn))
+            expired, late = conn.execute(EXPIRED).fetchone()
+    if expired != count:
+        raise AssertionError(f"expected {count} expired waitpoints, found {expired}")
     remove_waitpoints(database, "due-")
+    remove_waitpoints(database, "open-")
     what = f"{count:,} waitpoints expire in the same second: the last one late by"
-    return [Figure("expiry", what, "s", (found[1],), higher_is_better=False)]
+    return [
+        Figure("expiry", what, "s", (late,), higher_is_better=False),
+        beside("one reply after another, before", calm),
+        beside("one reply after another, while they expire", storm),
+    ]
+
+
+def beside(what: str, load: Load) -> Figure:
+    """Return the latency of replies."""
+    note = f"p50; p99 {load.milliseconds(0.99):.1f} ms, {len(load.durations)} replies"
+    samples = (load.milliseconds(0.5),)
+    return Figure("expiry", what, "ms", samples, note=note, higher_is_better=False)
+
+
+async def replies_around(
+    pipeline: Pipeline, prepared: list[tuple[str, dict[str, object]]], conn: psycopg.Connection
+) -> tuple[Load, Load]:
+    """Reply at a steady pace until nothing is overdue any more; return before and after."""
+    connection = Connection(pipeline.matcher_port, pipeline.token(RESPONDER))
+    await connection.open()
+    before, after = Load(), Load()
+    for waitpoint, reply in prepared:
+        begun = time.perf_counter()
+        await expect(connection, 200, f"/v1/waitpoints/{waitpoint}/replies", reply)
+        seconds = time.perf_counter() - begun
+        due, overdue = conn.execute(DUE).fetchone()
+        (before if due else after).durations.append(seconds)
+        if not due and not overdue:
+            return before, after
+        await asyncio.sleep(PACE)
+    raise TimeoutError("expected all to expire before the replies ran out")
