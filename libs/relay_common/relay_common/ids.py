@@ -9,6 +9,8 @@ from struct import Struct
 import uuid_utils
 
 SIZE = Struct(">I").pack
+URL_SAFE = bytes.maketrans(b"+/", b"-_")
+PADDING = b"="
 
 
 def new_id() -> uuid.UUID:
@@ -18,7 +20,8 @@ def new_id() -> uuid.UUID:
 
 def encode_id(prefix: str, raw: bytes) -> str:
     """Return the outside form of `raw`: `prefix` (`wp_`, …) and base64url without padding."""
-    return prefix + base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+    digits = binascii.b2a_base64(raw, newline=False).translate(URL_SAFE, PADDING)
+    return prefix + digits.decode("ascii")
 
 
 def decode_id(prefix: str, text: str, length: int) -> bytes | None:
@@ -42,6 +45,8 @@ def derive_id(*parts: bytes | str) -> bytes:
 
     The lengths keep ("a", "bc") and ("ab", "c") apart.
     """
-    raw = [part.encode() if isinstance(part, str) else part for part in parts]
-    sized = b"".join([piece for one in raw for piece in (SIZE(len(one)), one)])
+    sized = bytearray()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        sized += SIZE(len(raw)) + raw
     return hashlib.sha256(sized).digest()[:16]

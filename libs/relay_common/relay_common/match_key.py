@@ -71,9 +71,5 @@ def prefixed(*parts: str) -> bytes:
 
     Raises struct.error when a part is longer than 65,535 bytes.
     """
-    encoded: list[bytes] = []
-    for part in parts:
-        raw = part.encode("utf-8")
-        encoded.append(LENGTH.pack(len(raw)))
-        encoded.append(raw)
-    return b"".join(encoded)
+    raws = [part.encode() for part in parts]
+    return b"".join([piece for raw in raws for piece in (LENGTH.pack(len(raw)), raw)])

@@ -195,7 +195,7 @@ class Announcer:
 
     def owner(self, key: MatchKey, record: Record) -> bytes:
         """Return the key of a mailbox on its topic."""
-        return owner_key(key.tenant, key.environment, record.owner)
+        return mailbox_key(key.tenant, key.environment, record.owner)
 
     def record_head(self, key: MatchKey, record: Record, size: int) -> bytes:
         """Return what stands before a body of `size` bytes on `relay.mailbox`."""
@@ -303,7 +303,9 @@ def text(value: str) -> bytes:
     return long(len(raw)) + raw
 
 
-again = lru_cache(maxsize=4096)(text)  # for what many messages say alike
+# For what many messages say alike.
+again = lru_cache(maxsize=4096)(text)
+mailbox_key = lru_cache(maxsize=4096)(owner_key)
 
 
 def optional(value: str | None) -> bytes:
