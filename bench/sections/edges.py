@@ -3,6 +3,8 @@
 import asyncio
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import psycopg
@@ -108,7 +110,7 @@ def expiry(stage: Stage) -> list[Figure]:
     database = open_database(stage, stage.profile.open_default)
     restore(database)
     count = stage.profile.expiring
-    with running_pipeline(stage, database, "http,sweeper,publisher") as pipeline:
+    with running_pipeline(stage, database, "http,publisher") as pipeline, sweeping(stage, database):
         prepared = asyncio.run(questions(pipeline, REPLIES_BESIDE))
         names = ((f"due-{n}", f"agent:waiter-{n % 1000}") for n in range(count))
         add_waitpoints(database, names, timedelta(seconds=EXPIRE_IN))
@@ -125,6 +127,15 @@ def expiry(stage: Stage) -> list[Figure]:
         beside("one reply after another, before", calm),
         beside("one reply after another, while they expire", storm),
     ]
+
+
+@contextmanager
+def sweeping(stage: Stage, database: Database) -> Iterator[None]:
+    """Run the sweeper in a process of its own, as an installation that expires much would."""
+    child, url = runs.service(stage, database, "matcher", "sweeper", {})
+    with runs.running([child]):
+        runs.until(lambda: runs.ready(child, url), "the sweeper to be ready")
+        yield
 
 
 def beside(what: str, load: Load) -> Figure:
