@@ -176,6 +176,8 @@ create table matcher.held_reply (
 );
 create index held_reply_by_key on matcher.held_reply (tenant, environment, key_hash, waiter, id) where outcome is null;
 create index held_reply_by_deadline on matcher.held_reply (expires_at) where outcome is null;
+create index held_reply_settled_by_age on matcher.held_reply (expires_at) where outcome is not null;
+create index held_reply_by_session on matcher.held_reply (tenant, environment, reply_session);
 
 -- Events -------------------------------------------------------------------------------------------------------------
 create table matcher.rule (id int2 primary key, name text not null unique);
@@ -294,7 +296,9 @@ create trigger waitpoint_request_is_fixed before update on matcher.waitpoint for
     or new.schema_digest is distinct from old.schema_digest or new.opened <> old.opened or new.created_at <> old.created_at
     or new.responder_count <> old.responder_count or new.profile is distinct from old.profile)
   execute function matcher.refuse_change('waitpoint_request_is_fixed');
-create trigger waitpoint_is_kept before delete on matcher.waitpoint for each row execute function matcher.refuse_change('waitpoint_is_kept');
+create trigger waitpoint_is_kept before delete on matcher.waitpoint for each row
+  when (old.closed_at is null or current_setting('relay.forgetting', true) is distinct from 'on')
+  execute function matcher.refuse_change('waitpoint_is_kept');
 
 -- `responded_at` is the clock of the transaction that resolves: not before it began, not after now. One reading, after the
 -- row lock, serves the deadline and the stamp alike.
@@ -327,10 +331,14 @@ begin
   return new;
 end $$;
 create trigger responder_set_is_fixed before insert on matcher.responder for each row execute function matcher.list_responder();
-create trigger responder_set_is_kept before update or delete on matcher.responder for each row
+create trigger responder_set_is_kept before update on matcher.responder for each row
   execute function matcher.refuse_change('responder_set_is_fixed');
-create trigger rejection_is_kept before update or delete on matcher.rejection for each row
+create trigger responder_is_kept before delete on matcher.responder for each row
+  when (current_setting('relay.forgetting', true) is distinct from 'on') execute function matcher.refuse_change('responder_set_is_fixed');
+create trigger rejection_is_fixed before update on matcher.rejection for each row
   execute function matcher.refuse_change('rejection_is_kept');
+create trigger rejection_is_kept before delete on matcher.rejection for each row
+  when (current_setting('relay.forgetting', true) is distinct from 'on') execute function matcher.refuse_change('rejection_is_kept');
 create trigger take_is_fixed before update on matcher.take for each row execute function matcher.refuse_change('take_is_fixed');
 create trigger reply_session_identity_is_fixed before update on matcher.reply_session for each row
   when (new.identity <> old.identity or new.subject_digest <> old.subject_digest or new.expires_at > old.expires_at
@@ -377,6 +385,47 @@ revoke update, delete on matcher.responder, matcher.rejection from relay_matcher
 revoke update, delete on matcher.event from relay_matcher_http, relay_matcher_stream;
 revoke insert, update, delete on matcher.rule, matcher.event_slice from relay_matcher_http, relay_matcher_stream;
 grant select on sequence matcher.event_arrival to relay_matcher_http;
+
+-- Forgets up to `wanted` waitpoints that have been closed for longer than their tenant keeps them (`usual` where it has not chosen), with all
+-- that hangs on them; returns how many. A wait lasts 30 days at most, so whatever was opened 30 days earlier than that is over: ids
+-- begin with the time, and the oldest stand first in the primary key. Only this deletes a waitpoint; no role may.
+create function matcher.forget_waitpoints(usual interval, wanted int) returns int language sql security definer
+set search_path = matcher, relay, pg_temp set relay.forgetting = 'on' as $$
+  with kept as materialized (
+    select c.tenant, c.environment, relay.now() - coalesce(
+      (select make_interval(secs => (s.value #>> '{}')::float8) from tenant_setting s
+        where s.tenant = c.tenant and s.environment = c.environment and s.name = 'closed_waitpoint_seconds'), usual) as since
+    from open_counter c where c.waiter = ''
+  ), old as materialized (
+    select o.tenant, o.environment, o.id
+    from kept k
+    cross join lateral (
+      select w.tenant, w.environment, w.id from waitpoint w
+      where w.tenant = k.tenant and w.environment = k.environment and w.closed_at < k.since
+        and w.id < rpad(lpad(to_hex((extract(epoch from k.since - interval '30 days') * 1000)::bigint), 12, '0'), 32, '0')::uuid
+      order by w.id
+      limit wanted
+      for update skip locked) o
+    limit wanted
+  ), tags as (
+    delete from waitpoint_tag t using old o where t.tenant = o.tenant and t.environment = o.environment and t.waitpoint_id = o.id
+  ), rejections as (
+    delete from rejection r using old o where r.tenant = o.tenant and r.environment = o.environment and r.waitpoint_id = o.id
+  ), held as (
+    delete from held_reply h using reply_session s, old o
+    where s.tenant = o.tenant and s.environment = o.environment and s.waitpoint_id = o.id
+      and h.tenant = s.tenant and h.environment = s.environment and h.reply_session = s.id
+  ), sessions as (
+    delete from reply_session s using old o where s.tenant = o.tenant and s.environment = o.environment and s.waitpoint_id = o.id
+  ), responders as (
+    delete from responder r using old o where r.tenant = o.tenant and r.environment = o.environment and r.waitpoint_id = o.id
+  ), waitpoints as (
+    delete from waitpoint w using old o where w.tenant = o.tenant and w.environment = o.environment and w.id = o.id returning 1
+  )
+  select count(*)::int from waitpoints
+$$;
+revoke execute on function matcher.forget_waitpoints from public;
+grant execute on function matcher.forget_waitpoints to relay_matcher_stream;
 
 -- Slices of the event log --------------------------------------------------------------------------------------------
 create function matcher.slice_start(at timestamptz) returns timestamptz language sql immutable parallel safe as

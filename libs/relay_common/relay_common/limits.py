@@ -85,6 +85,13 @@ LEASE_RECORDS = fixed("lease_records", 1_000, "records", "Records of one lease o
 RETENTION_SECONDS = Limit(
     "retention_seconds", 7 * DAY, 90 * DAY, "seconds", "Retention of events and mailbox records"
 )
+CLOSED_WAITPOINT_SECONDS = Limit(
+    "closed_waitpoint_seconds",
+    90 * DAY,
+    730 * DAY,
+    "seconds",
+    "A closed waitpoint is kept at least this long, and 30 days longer at most",
+)
 RETAINED_RECORDS = Limit(
     "retained_records", 1_000_000, 10_000_000, "records", "Retained records of one mailbox"
 )

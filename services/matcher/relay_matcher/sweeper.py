@@ -35,6 +35,7 @@ def sweeper_loops(
             **sweeping.fold_counters(conn),
             **sweeping.forget_takes(conn),
             **sweeping.expire_held_replies(conn),
+            **sweeping.forget_waitpoints(conn),
             **expire_keys(conn),
         }
 

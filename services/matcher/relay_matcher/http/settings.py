@@ -22,6 +22,7 @@ class SettingsIn(Wire):
     """The settings; what is left out takes its default."""
 
     retention_seconds: int | None = None
+    closed_waitpoint_seconds: int | None = None
     open_waitpoints_per_waiter: int | None = None
     open_waitpoints_per_tenant: int | None = None
     event_sources: Annotated[list[SourceText], Field(max_length=1000)] | None = None

@@ -6,7 +6,14 @@ from relay_common.combiner import Answer, answer
 from relay_common.db import AsyncConnection
 from relay_common.errors import FieldError, Json, LimitHit, RelayError, ValidationFailed
 from relay_common.idempotency import Call
-from relay_common.limits import OPEN_PER_TENANT, OPEN_PER_WAITER, RETENTION_SECONDS, Limit
+from relay_common.limits import (
+    CLOSED_WAITPOINT_SECONDS,
+    DAY,
+    OPEN_PER_TENANT,
+    OPEN_PER_WAITER,
+    RETENTION_SECONDS,
+    Limit,
+)
 
 from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.store import settings as store
@@ -14,6 +21,8 @@ from relay_matcher.store import settings as store
 # Name, lowest value, and the limit with default and upper value.
 NUMBERS: Mapping[str, tuple[int, Limit]] = {
     RETENTION_SECONDS.name: (60, RETENTION_SECONDS),
+    # Not shorter than a retry finds its stored answer.
+    CLOSED_WAITPOINT_SECONDS.name: (2 * DAY, CLOSED_WAITPOINT_SECONDS),
     OPEN_PER_WAITER.name: (0, OPEN_PER_WAITER),
     OPEN_PER_TENANT.name: (0, OPEN_PER_TENANT),
 }

@@ -13,6 +13,7 @@ from relay_matcher.operations import lifecycle
 from relay_matcher.store import matching, sweeping
 
 BATCH = 2_000
+FORGOTTEN_TOGETHER = 500
 AHEAD = timedelta(hours=24)
 
 
@@ -98,5 +99,22 @@ def expire_held_replies(conn: Connection) -> Mapping[str, int]:
     with conn.transaction():
         held = sweeping.expire_held_replies(conn, BATCH)
     with conn.transaction():
+        forgotten = sweeping.forget_held_replies(conn, BATCH)
+    with conn.transaction():
         sessions = sweeping.forget_sessions(conn, BATCH)
-    return {"held_replies_expired": held, "sessions_forgotten": sessions}
+    return {
+        "held_replies_expired": held,
+        "held_replies_forgotten": forgotten,
+        "sessions_forgotten": sessions,
+    }
+
+
+def forget_waitpoints(conn: Connection) -> Mapping[str, int]:
+    """Forget waitpoints that are over for longer than their tenant keeps them, batch by batch."""
+    forgotten = 0
+    while True:
+        with conn.transaction():
+            found = sweeping.forget_waitpoints(conn, FORGOTTEN_TOGETHER)
+        forgotten += found
+        if found < FORGOTTEN_TOGETHER:
+            return {"waitpoints_forgotten": forgotten}

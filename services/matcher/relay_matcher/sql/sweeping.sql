@@ -118,6 +118,22 @@ where (h.tenant, h.environment, h.id) in (
   limit %(limit)s
   for update skip locked);
 
+-- name: forget_waitpoints
+-- Forget waitpoints that are over for longer than their tenant keeps them.
+select forget_waitpoints(%(usual)s::interval, %(limit)s);
+
+-- name: forget_held_replies
+-- Forget that replies were held for nobody, 30 days after their values went.
+delete from held_reply h
+where (h.tenant, h.environment, h.id) in (
+  select o.tenant, o.environment, o.id from held_reply o
+  where o.outcome is not null and o.expires_at < (select relay.now()) - interval '30 days'
+    and (select s.waitpoint_id from reply_session s
+      where s.tenant = o.tenant and s.environment = o.environment and s.id = o.reply_session) is null
+  order by o.expires_at
+  limit %(limit)s
+  for update skip locked);
+
 -- name: forget_sessions
 -- Forget reply sessions that ended a day ago and that nothing rests on.
 delete from reply_session s

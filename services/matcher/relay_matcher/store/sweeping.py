@@ -7,7 +7,7 @@ from uuid import UUID
 from relay_common import queries
 from relay_common.arrays import tids
 from relay_common.db import Connection, one_row
-from relay_common.limits import RETENTION_SECONDS
+from relay_common.limits import CLOSED_WAITPOINT_SECONDS, RETENTION_SECONDS
 from relay_common.match_key import MatchKey
 
 from relay_matcher.domain.waitpoint import Active
@@ -54,6 +54,18 @@ def responders(conn: Connection, waitpoints: Sequence[Active]) -> dict[UUID, lis
 def expire_held_replies(conn: Connection, limit: int) -> int:
     """Let go of held replies past their retention; return how many."""
     return conn.execute(SQL["expire_held_replies"], {"limit": limit}).rowcount
+
+
+def forget_waitpoints(conn: Connection, limit: int) -> int:
+    """Forget waitpoints that are over for longer than their tenant keeps them; return how many."""
+    usual = timedelta(seconds=CLOSED_WAITPOINT_SECONDS.default)
+    row = conn.execute(SQL["forget_waitpoints"], {"usual": usual, "limit": limit}).fetchone()
+    return 0 if row is None else row[0]
+
+
+def forget_held_replies(conn: Connection, limit: int) -> int:
+    """Forget held replies that nothing came of, long after; return how many."""
+    return conn.execute(SQL["forget_held_replies"], {"limit": limit}).rowcount
 
 
 def forget_sessions(conn: Connection, limit: int) -> int:

@@ -1,9 +1,10 @@
 """Public faults of systems like Relay, tried here (reference cases W1 to W30)."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from relay_matcher.operations import sweeping
 
 REPLIER = "waitpoints:reply waitpoints:read"
 
@@ -69,6 +70,37 @@ def after(clock: Any, seconds: float) -> str:
     return (clock.now() + timedelta(seconds=seconds)).isoformat()
 
 
+async def test_w11_a_held_event_serves_every_waiter_as_a_live_one_does(matcher: Any) -> None:
+    waiters = ("agent:a", "agent:b")
+    matcher.event("held", id="one")
+    held = [(await matcher.open("held", who=who)).json() for who in waiters]
+    live = [(await matcher.open("live", who=who)).json() for who in waiters]
+    matcher.event("live", id="two")
+    live = [await matcher.get(w["id"], who=w["waiter"]) for w in live]
+    for found in (held, live):
+        assert [w["state"] for w in found] == ["resolved", "resolved"]
+        assert len({w["resolution"]["event"]["id"] for w in found}) == 1
+    assert [set(w) for w in held] == [set(w) for w in live]
+
+
+async def test_w13_a_reply_to_an_unknown_id_is_one_answer_and_leaves_nothing(matcher: Any) -> None:
+    opened = await ask(matcher)
+    stranger = {"tenant": "other"}
+    asked = [("wp_AAAAAAAAAAAAAAAAAAAAAA", {}), (opened["id"], stranger), ("nonsense", {})]
+    bodies = set()
+    for identifier, how in asked:
+        path = f"/v1/waitpoints/{identifier}"
+        given = {"reply_session": "rs_none", "subject_digest": "sha-256:x", "response": 1}
+        by = {"who": "subscriber:ann", "scope": REPLIER, **how}
+        for action, body in (("reply-sessions", {}), ("replies", given)):
+            found = await matcher.call("POST", f"{path}/{action}", body, **by)
+            assert found.status_code == 404
+            bodies.add(found.content)
+    assert len(bodies) == 1
+    assert matcher.one("select count(*) from matcher.rejection") == 0
+    assert matcher.one("select count(*) from matcher.reply_session") == 0
+
+
 @pytest.mark.spec("WP-EDGE-OPEN")
 async def test_w14_three_reviews_three_outcomes(matcher: Any, clock: Any) -> None:
     review = {"kind": "review", "actions": ["approve", "deny"], "response_schema": None}
@@ -86,6 +118,26 @@ async def test_w14_three_reviews_three_outcomes(matcher: Any, clock: Any) -> Non
     ]
 
 
+@pytest.mark.parametrize("condition", ["", "  ", "{}", "[]", "null", "event", "'true'"])
+async def test_w16_an_empty_condition_is_never_any_event(matcher_once: Any, condition: str) -> None:
+    refused = await matcher_once.open("w16", condition=condition)
+    assert (refused.status_code, refused.json()["code"]) == (422, "condition_invalid")
+
+
+async def test_w16_null_is_no_condition(matcher: Any, clock: Any) -> None:
+    """A field that is null is a field left out, as everywhere in a request."""
+    body = {
+        "kind": "event",
+        "match": {"event_type": "order.paid", "correlation_key": "k"},
+        "expires_at": after(clock, 60),
+        "condition": None,
+    }
+    opened = (await matcher.call("POST", "/v1/waitpoints", body)).json()
+    assert "condition" not in opened
+    matcher.event("k")
+    assert (await matcher.get(opened["id"]))["state"] == "resolved"
+
+
 @pytest.mark.spec("WP-OBJ-ID")
 async def test_w18_looking_at_a_reply_address_changes_nothing(matcher: Any) -> None:
     opened = await ask(matcher)
@@ -97,6 +149,20 @@ async def test_w18_looking_at_a_reply_address_changes_nothing(matcher: Any) -> N
                 )
                 assert seen.status_code == 405
     assert await matcher.get(opened["id"]) == opened
+
+
+async def test_w24_an_offset_means_what_it_says_when_the_clocks_change(
+    matcher: Any, clock: Any
+) -> None:
+    """Half past two comes twice on that night; the offset tells which."""
+    clock.freeze(datetime(2026, 10, 24, 12, tzinfo=UTC))
+    summer = await matcher.open("a", expires_at="2026-10-25T02:30:00+02:00")
+    winter = await matcher.open("b", expires_at="2026-10-25T02:30:00+01:00")
+    assert summer.json()["expires_at"] == "2026-10-25T00:30:00.000000Z"
+    assert winter.json()["expires_at"] == "2026-10-25T01:30:00.000000Z"
+    clock.freeze(datetime(2026, 10, 25, 0, 30, tzinfo=UTC))
+    assert matcher.expire_due() == 1
+    assert (await matcher.get(winter.json()["id"]))["state"] == "open"
 
 
 async def test_w25_fifty_thousand_deadlines_at_once_each_expire_once(
@@ -118,6 +184,20 @@ async def test_w25_fifty_thousand_deadlines_at_once_each_expire_once(
     assert (await reply(matcher, question, response=1)).status_code == 200
     expired = [m for m in matcher.announced("relay.waitpoints") if "expired" in m.record["type"]]
     assert len(expired) == len({m.record["message_id"] for m in expired}) == 50_000
+
+
+async def test_w26_a_flapping_heartbeat_stalls_once_a_gap(matcher: Any, clock: Any) -> None:
+    """At 0.9, 1.1 and 0.9 of the interval: one gap was too long."""
+    opened = await ask(matcher, heartbeat_interval=100)
+    clock.freeze()
+    for seconds in (90, 110, 90):
+        for part in (seconds - 5, 5):  # the sweeper looks in between as well
+            clock.shift(timedelta(seconds=part))
+            sweeping.stall_silent(matcher.stream, matcher.plumbing.announcer, 2)
+        beat = await matcher.call("POST", f"/v1/waitpoints/{opened['id']}/heartbeat")
+        assert beat.json()["state"] == "open"
+    told = [name for name, _ in matcher.lifecycle()]
+    assert told == ["waitpoint.created", "waitpoint.stalled", "waitpoint.reopened"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""What is over is forgotten in its time, with all that hangs on it, and nothing else is."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from psycopg import errors
+from relay_matcher.operations import sweeping
+
+REPLIER = "waitpoints:reply waitpoints:read"
+OPERATOR = {"who": "client:ops", "scope": "operator"}
+LEFT = """
+select (select count(*) from matcher.waitpoint), (select count(*) from matcher.responder),
+  (select count(*) from matcher.waitpoint_tag), (select count(*) from matcher.rejection),
+  (select count(*) from matcher.reply_session), (select count(*) from matcher.held_reply)
+"""
+
+
+def left(matcher: Any) -> tuple[int, ...]:
+    """Return how many waitpoints, responders, tags, rejections, sessions, held replies stand."""
+    return matcher.database.owner.execute(LEFT).fetchone()
+
+
+async def ask(matcher: Any, clock: Any, key: str) -> dict[str, Any]:
+    """Open a question of agent:a to ann and bob."""
+    body = {
+        "kind": "question",
+        "match": {"event_type": "asked", "correlation_key": key},
+        "expires_at": (clock.now() + timedelta(days=1)).isoformat(),
+        "responders": ["subscriber:ann", "subscriber:bob"],
+        "content": {"n": key},
+        "response_schema": {"type": "integer"},
+        "tags": {"a": "1", "b": "2"},
+    }
+    opened = await matcher.call("POST", "/v1/waitpoints", body)
+    assert opened.status_code == 201, opened.text
+    return opened.json()
+
+
+async def answer(matcher: Any, opened: dict[str, Any], who: str, value: Any) -> int:
+    """Reply by match key; return the status."""
+    body = {
+        "waiter": "agent:a",
+        "event_type": "asked",
+        "correlation_key": opened["match"]["correlation_key"],
+        "subject_digest": opened["subject_digest"],
+        "response": value,
+    }
+    replied = await matcher.call("POST", "/v1/replies", body, who=who, scope=REPLIER)
+    return replied.status_code
+
+
+async def test_closed_waitpoints_go_with_all_that_hangs_on_them(matcher: Any, clock: Any) -> None:
+    early = {"match": {"correlation_key": "q"}, "subject_digest": "sha-256:other"}
+    assert await answer(matcher, early, "subscriber:ann", 0) == 202
+    resolved = await ask(matcher, clock, "q")
+    assert await answer(matcher, resolved, "subscriber:bob", "no integer") == 422
+    assert await answer(matcher, resolved, "subscriber:ann", 1) == 200
+    expired = await ask(matcher, clock, "other")
+    clock.shift(timedelta(days=1))
+    assert matcher.expire_due() == 1
+    assert left(matcher) == (2, 4, 4, 2, 2, 1)
+    clock.shift(timedelta(days=90))
+    assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 0
+    assert (await matcher.get(expired["id"]))["state"] == "expired"
+    clock.shift(timedelta(days=30))
+    later = (clock.now() + timedelta(days=30)).isoformat()
+    still = (await matcher.open("k", expires_at=later)).json()
+    assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 2
+    gone = await matcher.call("GET", f"/v1/waitpoints/{resolved['id']}")
+    assert (gone.status_code, gone.json()["code"]) == (404, "waitpoint_not_found")
+    assert (await matcher.get(still["id"]))["state"] == "open"
+    sweeping.expire_held_replies(matcher.stream)
+    assert left(matcher) == (1, 0, 0, 0, 0, 0)
+
+
+async def test_each_tenant_chooses_how_long(matcher: Any, clock: Any) -> None:
+    short = {"closed_waitpoint_seconds": 2 * 86_400}
+    refused = await matcher.call(
+        "PUT", "/v1/settings", {"closed_waitpoint_seconds": 3_600}, **OPERATOR
+    )
+    assert refused.json()["limit"]["name"] == "closed_waitpoint_seconds"
+    chosen = await matcher.call("PUT", "/v1/settings", short, tenant="brief", **OPERATOR)
+    assert chosen.json()["closed_waitpoint_seconds"] == 2 * 86_400
+    for tenant in ("brief", "acme"):
+        opened = (await matcher.open("k", tenant=tenant)).json()
+        await matcher.call("POST", f"/v1/waitpoints/{opened['id']}/cancel", tenant=tenant)
+    clock.shift(timedelta(days=33))
+    assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 1
+    assert matcher.one("select tenant from matcher.waitpoint") == "acme"
+
+
+async def test_batches_are_bounded_and_leave_out_what_is_busy(matcher: Any, clock: Any) -> None:
+    copies = """
+    insert into matcher.waitpoint (tenant, environment, id, key_hash, created_at, updated_at,
+      expires_at, closed_at, kind, state, waiter, event_type, correlation_key, opened)
+    select tenant, environment, (left(id::text, 24) || lpad(to_hex(n), 12, '0'))::uuid, n,
+      created_at, updated_at, expires_at, updated_at, kind, 'cancelled', waiter, event_type,
+      'copy ' || n, opened
+    from matcher.waitpoint, generate_series(1, 1200) n
+    """
+    opened = (await matcher.open("k")).json()["id"]
+    await matcher.call("POST", f"/v1/waitpoints/{opened}/cancel")
+    matcher.database.owner.execute(copies)
+    clock.shift(timedelta(days=121))
+    busy = "select from matcher.waitpoint where correlation_key = 'copy 7' for update"
+    with matcher.database.owner.transaction():
+        matcher.database.owner.execute(busy)
+        assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 1_200
+    assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 1
+
+
+async def test_only_the_sweeper_forgets(matcher: Any) -> None:
+    opened = (await matcher.open("k")).json()["id"]
+    await matcher.call("POST", f"/v1/waitpoints/{opened}/cancel")
+    with pytest.raises(errors.CheckViolation):
+        matcher.database.owner.execute("delete from matcher.waitpoint")
+    http = matcher.database.connect("relay_matcher_http")
+    for conn, statement in (
+        (http, "select matcher.forget_waitpoints('1 second', 10)"),
+        (matcher.stream, "delete from matcher.waitpoint"),
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            conn.execute(statement)
