@@ -27,12 +27,13 @@ from relay_matcher.operations.early_reply import EarlyReply
 from relay_matcher.operations.replying import GivenReply, OpenSession
 from relay_matcher.store.replying import ByKey
 
-ROUNDS = 120
+ROUNDS = 250
 AT_ONCE = 24
+RECENT = 24
 TENANT, ENVIRONMENT = "acme", "test"
 WAITERS = ("agent:a", "agent:b", "agent:c")
 PEOPLE = ("subscriber:ann", "subscriber:bob")
-KEYS = ("k1", "k2", "k3")
+KEYS = tuple(f"k{n}" for n in range(8))
 SCHEMA = {"type": "boolean"}
 DIGEST = Acceptable(SCHEMA, None).digest()
 DEADLOCKS = "select deadlocks from pg_stat_database where datname = current_database()"
@@ -76,7 +77,7 @@ class Crowd:
 
     def __init__(self, matcher: Any, chance: random.Random) -> None:
         self.matcher, self.chance = matcher, chance
-        self.ids: list[uuid.UUID] = [new_id()]
+        self.opened: list[tuple[uuid.UUID, str]] = [(new_id(), "agent:a")]
         self.sessions: list[tuple[uuid.UUID, str, uuid.UUID]] = []
 
     def call(self, who: str, given: Any) -> Call[Any]:
@@ -92,7 +93,6 @@ class Crowd:
     def opening(self) -> tuple[str, Call[Opening]]:
         """Open an event waitpoint or a question, for a moment or for long, with a heartbeat."""
         chance, key, identifier = self.chance, self.key(), new_id()
-        self.ids.append(identifier)
         waiter = chance.choice(WAITERS)
         given: dict[str, Any] = {"kind": "event", "fields": {"kind": "event"}}
         if chance.random() < 0.6:
@@ -119,13 +119,13 @@ class Crowd:
         """Open a reply session on some waitpoint."""
         who = self.chance.choice(PEOPLE)
         identity = Identity(who, "inbox", "relay_session")
-        return "sessions", self.call(who, OpenSession(self.chance.choice(self.ids[-40:]), identity))
+        return "sessions", self.call(who, OpenSession(self.recent()[0], identity))
 
     def reply(self) -> tuple[str, Call[Any]]:
         """Reply in some session, well or badly."""
         if not self.sessions:
             return self.session()
-        waitpoint, who, session = self.chance.choice(self.sessions[-40:])
+        waitpoint, who, session = self.chance.choice(self.sessions[-RECENT:])
         value = self.chance.choice([True, "bad"])
         identity = Identity(who, "inbox", "relay_session")
         reply = Reply(identity, "sha-256:x", "response", value, session)
@@ -141,19 +141,29 @@ class Crowd:
         return "early_replies", self.call(who, EarlyReply(where, reply))
 
     def closing(self) -> tuple[str, Call[Any]]:
-        """Cancel, or show that the waiter is alive."""
-        waiter, identifier = self.chance.choice(WAITERS), self.chance.choice(self.ids[-40:])
-        if self.chance.random() < 0.5:
-            return "heartbeats", self.call(waiter, identifier)
+        """Cancel."""
+        identifier, waiter = self.recent()
         return "cancels", self.call(waiter, Cancelling(identifier, None))
 
-    def next(self) -> tuple[str, Call[Any]]:
-        """Return any of these, openings most often."""
-        kinds = (self.opening, self.opening, self.session, self.reply, self.early, self.closing)
-        return self.chance.choice(kinds)()
+    def beat(self) -> tuple[str, Call[Any]]:
+        """Show that the waiter is alive."""
+        identifier, waiter = self.recent()
+        return "heartbeats", self.call(waiter, identifier)
+
+    def recent(self) -> tuple[uuid.UUID, str]:
+        """Return one of the last waitpoints, and whose it is."""
+        return self.chance.choice(self.opened[-RECENT:])
+
+    def some(self) -> list[tuple[str, Call[Any]]]:
+        """Return calls of two kinds: many of a kind at once share a transaction and many rows."""
+        kinds = (self.opening, self.session, self.reply, self.early, self.closing, self.beat)
+        two = self.chance.sample(kinds, 2)
+        return [self.chance.choice(two)() for _ in range(AT_ONCE)]
 
     def learn(self, combiner: str, call: Call[Any], answer: Answer) -> None:
-        """Remember the sessions that were opened."""
+        """Remember the waitpoints and sessions that were opened."""
+        if combiner == "opens" and answer.status == 201:
+            self.opened.append((call.given.id, call.caller.sub))
         if combiner == "sessions" and answer.status == 201:
             import orjson  # noqa: PLC0415
 
@@ -208,7 +218,7 @@ def guarded(loop: Any, work: Any, done: Counter[str]) -> None:
 
 async def all_of(desks: Sequence[Any], crowd: Crowd) -> list[str]:
     """Make calls at all desks at once; return the kinds that did not get an answer of their own."""
-    calls = [(crowd.chance.choice(desks), *crowd.next()) for _ in range(AT_ONCE)]
+    calls = [(crowd.chance.choice(desks), *one) for one in crowd.some()]
     answers = await asyncio.gather(
         *(getattr(desk, kind).submit(TENANT, ENVIRONMENT, call) for desk, kind, call in calls),
         return_exceptions=True,
