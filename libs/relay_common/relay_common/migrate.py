@@ -105,8 +105,11 @@ def main() -> int:
     if not url:
         parser.error("expected --database-url or RELAY_DATABASE_URL")
     with psycopg.connect(url, autocommit=True) as conn:
-        for name in migrate(conn, read_migrations()):
-            sys.stdout.write(f"applied {name}\n")
+        names = migrate(conn, read_migrations())
+    for name in names:
+        sys.stdout.write(f"applied {name}\n")
+    if not names:
+        sys.stdout.write("nothing to apply\n")
     return 0
 
 

@@ -142,6 +142,7 @@ def configure_logs(service: str, level: str = "INFO") -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # one line a request, with its address
 
 
 def facts_of(exc_info: ExcInfo) -> dict[str, object]:
