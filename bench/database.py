@@ -61,7 +61,7 @@ MAILBOXES = (
     " mailbox.request"
 )
 EMPTIED = (
-    "matcher.event, matcher.take, matcher.outbox, matcher.outbox_dead, matcher.closed_delta,"
+    "matcher.event, matcher.outbox, matcher.outbox_dead, matcher.closed_delta,"
     f" matcher.waiter_floor, ceiling.event, {MAILBOXES}"
 )
 REOPEN = """
@@ -97,7 +97,6 @@ class Found:
     recorded: int
     matched: int
     resolved: int
-    taken: int
     closed: int
     announced: dict[str, int]
 
@@ -255,7 +254,6 @@ def find(database: Database) -> Found:
             recorded=one("select count(*) from matcher.event"),
             matched=one("select count(*) from matcher.event where rule_id = 0"),
             resolved=one("select count(*) from matcher.waitpoint where state = 'resolved'"),
-            taken=one("select count(*) from matcher.take"),
             closed=one(
                 "select coalesce(sum(n), 0)::int from matcher.closed_delta, unnest(closed) n"
             ),

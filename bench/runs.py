@@ -253,7 +253,6 @@ def verify(database: Database, batch: Batch) -> Found:
         recorded=len(batch),
         matched=batch.matching,
         resolved=batch.matching,
-        taken=batch.matching,
         closed=batch.matching,
         announced={}
         if not batch.matching

@@ -80,6 +80,9 @@ create table matcher.waitpoint (
 -- stands first: an event's probe then compares integers instead of tenant and environment at every step (a third of its cost).
 create unique index waitpoint_one_active_per_waiter_and_key
   on matcher.waitpoint (key_hash, tenant, environment, event_type, correlation_key, waiter) where state in ('open', 'stalled');
+-- A waiter takes an event at most once (D2). What a waitpoint was resolved by is the take: there is no table of takes.
+create unique index waitpoint_takes_an_event_once
+  on matcher.waitpoint (key_hash, event_id, waiter, tenant, environment) where event_id is not null;
 create index waitpoint_by_waiter on matcher.waitpoint (tenant, environment, waiter, id);
 create index waitpoint_active_by_deadline on matcher.waitpoint (expires_at) where state in ('open', 'stalled');
 create index waitpoint_open_by_heartbeat on matcher.waitpoint (heartbeat_due) where state = 'open' and heartbeat_due is not null;
@@ -206,19 +209,6 @@ alter table matcher.event alter column value set storage external;
 
 create table matcher.event_slice (name text primary key, starts_at timestamptz not null unique, ends_at timestamptz not null);
 
--- What a waiter has taken: an event at most once (D2).
-create table matcher.take (
-  tenant text collate "C" not null,
-  environment text collate "C" not null,
-  key_hash bigint not null,
-  event_id uuid not null,
-  waiter text collate "C" not null,
-  waitpoint_id uuid not null,
-  taken_at timestamptz not null,
-  primary key (key_hash, event_id, waiter, tenant, environment)
-);
-create index take_by_age on matcher.take using brin (taken_at);
-
 -- Where a waiter's look-back on a key begins: every event up to here is taken or can never be (D2).
 create table matcher.waiter_floor (
   tenant text collate "C" not null,
@@ -267,7 +257,7 @@ do $$
 declare
   tenant_table text;
 begin
-  foreach tenant_table in array array['waitpoint', 'waitpoint_tag', 'responder', 'reply_session', 'rejection', 'held_reply', 'event', 'take',
+  foreach tenant_table in array array['waitpoint', 'waitpoint_tag', 'responder', 'reply_session', 'rejection', 'held_reply', 'event',
       'waiter_floor', 'open_counter', 'closed_delta', 'tenant_setting'] loop
     call relay.protect(format('matcher.%I', tenant_table)::regclass);
   end loop;
@@ -339,7 +329,6 @@ create trigger rejection_is_fixed before update on matcher.rejection for each ro
   execute function matcher.refuse_change('rejection_is_kept');
 create trigger rejection_is_kept before delete on matcher.rejection for each row
   when (current_setting('relay.forgetting', true) is distinct from 'on') execute function matcher.refuse_change('rejection_is_kept');
-create trigger take_is_fixed before update on matcher.take for each row execute function matcher.refuse_change('take_is_fixed');
 create trigger reply_session_identity_is_fixed before update on matcher.reply_session for each row
   when (new.identity <> old.identity or new.subject_digest <> old.subject_digest or new.expires_at > old.expires_at
     or (old.waitpoint_id is not null and new.waitpoint_id is distinct from old.waitpoint_id))
@@ -387,14 +376,14 @@ revoke insert, update, delete on matcher.rule, matcher.event_slice from relay_ma
 grant select on sequence matcher.event_arrival to relay_matcher_http;
 
 -- Forgets up to `wanted` waitpoints that have been closed for longer than their tenant keeps them (`usual` where it has not chosen), with all
--- that hangs on them; returns how many. A wait lasts 30 days at most, so whatever was opened 30 days earlier than that is over: ids
+-- that hangs on them; returns how many. One that an event resolved is the take of that event: it stays for at least `takes` (D2). A wait lasts 30 days at most, so whatever was opened 30 days earlier than that is over: ids
 -- begin with the time, and the oldest stand first in the primary key. Only this deletes a waitpoint; no role may.
-create function matcher.forget_waitpoints(usual interval, wanted int) returns int language sql security definer
+create function matcher.forget_waitpoints(usual interval, takes interval, wanted int) returns int language sql security definer
 set search_path = matcher, relay, pg_temp set relay.forgetting = 'on' as $$
   with kept as materialized (
     select c.tenant, c.environment, relay.now() - coalesce(
       (select make_interval(secs => (s.value #>> '{}')::float8) from tenant_setting s
-        where s.tenant = c.tenant and s.environment = c.environment and s.name = 'closed_waitpoint_seconds'), usual) as since
+        where s.tenant = c.tenant and s.environment = c.environment and s.name = 'closed_waitpoint_seconds'), usual) as since, relay.now() - takes as taken_since
     from open_counter c where c.waiter = ''
   ), old as materialized (
     select o.tenant, o.environment, o.id
@@ -402,6 +391,7 @@ set search_path = matcher, relay, pg_temp set relay.forgetting = 'on' as $$
     cross join lateral (
       select w.tenant, w.environment, w.id from waitpoint w
       where w.tenant = k.tenant and w.environment = k.environment and w.closed_at < k.since
+        and (w.event_id is null or w.closed_at < k.taken_since)
         and w.id < rpad(lpad(to_hex((extract(epoch from k.since - interval '30 days') * 1000)::bigint), 12, '0'), 32, '0')::uuid
       order by w.id
       limit wanted

@@ -13,7 +13,7 @@ from tests.integration.producer import PlainProducer, event_value
 from tests.integration.tap import Tap
 
 TABLES = {
-    "matcher": ("waitpoint", "event", "take"),
+    "matcher": ("waitpoint", "event"),
     "mailbox": ("record", "mailbox"),
 }
 

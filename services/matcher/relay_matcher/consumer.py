@@ -13,7 +13,7 @@ from relay_common.telemetry import carried_trace, counter
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.event import Event, Origin, read_event
 from relay_matcher.operations import matching
-from relay_matcher.store.matching import BatchContext, batch_context
+from relay_matcher.store.matching import BatchContext, TakenBefore, batch_context
 
 SCHEMA = "relay.events.v1"
 
@@ -36,6 +36,7 @@ class EventConsumer:
         self.shards = shards
         self.framing = codec.prefix(SCHEMA)
         self.context = BatchContext({}, {})
+        self.look_first = False
 
     def __call__(self, conn: Connection, records: Sequence[Record], /) -> Sequence[DeadLetter]:
         """Match and record the batch inside the loop's transaction; return what is poison."""
@@ -48,10 +49,20 @@ class EventConsumer:
             except Poison as poison:
                 letters.append(DeadLetter(record, poison.reason, poison.detail))
         if events:
-            found = matching.match_events(conn, events, self.announcer, self.shards)
-            count(found)
+            count(self.match(conn, events))
         failpoints.hit("matcher.before_commit")
         return letters
+
+    def match(self, conn: Connection, events: Sequence[Event]) -> matching.Matched:
+        """Match `events`. Raises TakenBefore: the next try looks who took what before."""
+        look_first, self.look_first = self.look_first, False
+        try:
+            return matching.match_events(
+                conn, events, self.announcer, self.shards, look_first=look_first
+            )
+        except TakenBefore:
+            self.look_first = True
+            raise
 
     def learn(self, context: BatchContext) -> None:
         """Go by `context` from now on; what was read by another one is read again."""

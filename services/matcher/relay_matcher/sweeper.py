@@ -33,7 +33,7 @@ def sweeper_loops(
         return {
             **sweeping.keep_slices(conn),
             **sweeping.fold_counters(conn),
-            **sweeping.forget_takes(conn),
+            **sweeping.forget_floors(conn),
             **sweeping.expire_held_replies(conn),
             **sweeping.forget_waitpoints(conn),
             **expire_keys(conn),

@@ -3,7 +3,7 @@
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from relay_common.avro import Codec
 from relay_common.cursors import Cursors
 from relay_common.db import installation, open_pool
+from relay_common.errors import Busy
 from relay_common.records import DeadLetter, Record
 from relay_common.testing.databases import Database, Template
 from relay_common.testing.issuer import Issuer
@@ -115,10 +116,13 @@ class Kit:
     def deliver(
         self, *values: bytes | None, conn: psycopg.Connection[Any] | None = None
     ) -> Sequence[DeadLetter]:
-        """Run one batch of the consumer and commit it."""
+        """Run one batch of the consumer and commit it; busy, it is offered once more."""
         stream = conn or self.stream
+        records = [self.record(value) for value in values]
+        with suppress(Busy), stream.transaction():
+            return self.consumer(stream, records)
         with stream.transaction():
-            return self.consumer(stream, [self.record(value) for value in values])
+            return self.consumer(stream, records)
 
     def event(self, key: str = "k", **given: Any) -> Sequence[DeadLetter]:
         """Deliver one event."""

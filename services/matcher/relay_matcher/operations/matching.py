@@ -31,12 +31,20 @@ class Matched:
 
 
 def match_events(
-    conn: Connection, events: Sequence[Event], announcer: Announcer, shards: int
+    conn: Connection,
+    events: Sequence[Event],
+    announcer: Announcer,
+    shards: int,
+    *,
+    look_first: bool = False,
 ) -> Matched:
     """Match and record `events`, in offset order, in the open transaction of `conn`.
 
     Each waitpoint gets the first event that recipient and condition allow; one event resolves all
     its waiters (spec, Matching; design D1 to D5, D17). An event the log has changes nothing.
+
+    Raises TakenBefore, unless it may `look_first`, when a waiter took an event before the log last
+    forgot it. That is rare, so only the database looks each time (`waitpoint_takes_an_event_once`).
     """
     keys = {event.key: event.key_hash for event in events}
     store.lock_match_keys(conn, keys.values())
@@ -44,7 +52,7 @@ def match_events(
     waiting = locked.waitpoints
     clock = store.read_clock(conn)
     fresh = first_of_each(events, store.repeated_events(conn, events, clock))
-    outcome = take(conn, waiting, fresh, clock.at)
+    outcome = take(conn, waiting, fresh, clock.at, look_first=look_first)
     takes = [(waiting[waiter], fresh[place]) for waiter, place in outcome.taken.items()]
     overdue = [w for w in waiting if w.expires_at <= clock.at]
     places = [locked.places[waiter] for waiter in outcome.taken]
@@ -87,24 +95,29 @@ def first_of_each(events: Sequence[Event], repeated: set[int]) -> Sequence[Event
 
 
 def take(
-    conn: Connection, waiting: Sequence[Active], events: Sequence[Event], at: datetime
+    conn: Connection,
+    waiting: Sequence[Active],
+    events: Sequence[Event],
+    at: datetime,
+    *,
+    look_first: bool,
 ) -> Outcome:
-    """Match, and record who takes what; a waiter that took an event long ago gets the next one.
+    """Say who takes what; a waiter that took an event long ago gets the next one (design D2).
 
     Raises SlowConditions when the batch has to be cut.
     """
     began = time.monotonic()
     verdicts = Verdicts(events, lambda: time.monotonic() - began)
     refused: set[Pair] = set()
-    recorded: set[Pair] = set()
     while True:
         outcome = match(waiting, events, at, refused, verdicts)
-        wanted = [pair for pair in outcome.taken.items() if pair not in recorded]
-        new = store.take_events(conn, [(waiting[w], events[place]) for w, place in wanted], at)
-        if len(new) == len(wanted):
+        if not look_first:
             return outcome
-        recorded |= {wanted[number] for number in new}
-        refused |= set(wanted) - recorded
+        wanted = list(outcome.taken.items())
+        before = store.taken_before(conn, [(waiting[w], events[place]) for w, place in wanted])
+        if not before:
+            return outcome
+        refused |= {wanted[number] for number in before}
 
 
 def held(

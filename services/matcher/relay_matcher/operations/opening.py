@@ -105,8 +105,6 @@ async def store_round(
     if not rows:
         return {}, []
     await store.insert_waitpoints(conn, rows, clock.at)
-    takes = [(active(row), this.found[row.opening.id].event) for row in rows if found(this, row)]
-    await store.take_events(conn, takes, clock.at)
     rulings = Rulings(clock.at)
     asked = [(row.opening, target_of(row)) for row in rows if row.opening.kind != "event"]
     replied = await run_held(conn, plumbing, asked, rulings)

@@ -87,11 +87,11 @@ def fold_counters(conn: Connection) -> Mapping[str, int]:
         return {"counters_folded": sweeping.fold_counters(conn, 10 * BATCH)}
 
 
-def forget_takes(conn: Connection) -> Mapping[str, int]:
-    """Forget takes 30 days after their events, and floors when their events are gone."""
+def forget_floors(conn: Connection) -> Mapping[str, int]:
+    """Forget floors when their events are gone."""
     with conn.transaction():
-        takes, floors = sweeping.forget(conn, sweeping.longest_retention(conn), BATCH)
-    return {"takes_forgotten": takes, "floors_forgotten": floors}
+        floors = sweeping.forget_floors(conn, sweeping.longest_retention(conn), BATCH)
+    return {"floors_forgotten": floors}
 
 
 def expire_held_replies(conn: Connection) -> Mapping[str, int]:

@@ -39,6 +39,15 @@ where exists (
   select from event e
   where e.key_hash = k.key_hash and e.event_id = k.event_id and e.received_at >= %(since)s and e.received_at < %(until)s);
 
+-- name: taken_before
+-- Tell which waiters took which events long ago: those the log no longer deduplicates (design D2, D17).
+select q.place
+from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_ids)s::uuid[], %(waiters)s::text[])
+  with ordinality q (tenant, environment, key_hash, event_id, waiter, place)
+where exists (
+  select from waitpoint t
+  where t.key_hash = q.key_hash and t.event_id = q.event_id and t.waiter = q.waiter and t.tenant = q.tenant and t.environment = q.environment);
+
 -- name: resolve_by_event
 -- Resolve locked waitpoints, each by its event. The lock keeps each row where and as it was found; a condition on the state would
 -- only offer the planner an index to scan.

@@ -84,7 +84,7 @@ cross join lateral (
     and e.event_type = o.event_type and e.correlation_key = o.correlation_key
     and (e.recipient is null or e.recipient = o.waiter)
     and not exists (
-      select from take t
+      select from waitpoint t
       where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash and t.event_id = e.event_id
         and t.waiter = o.waiter)
   order by e.arrival

@@ -60,8 +60,8 @@ select e.received_at, e.key_hash, e.event_id, e.rule_id, e.reason, e.value, e.re
 from (select relay.now() as at) c
 cross join event e
 left join lateral (
-  select json_agg(json_build_array(t.waitpoint_id, t.waiter, t.taken_at) order by t.taken_at, t.waiter) as taken_by
-  from (select * from take t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
+  select json_agg(json_build_array(t.id, t.waiter, t.responded_at) order by t.responded_at, t.waiter) as taken_by
+  from (select t.id, t.waiter, t.responded_at from waitpoint t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
     and t.event_id = e.event_id limit %(takers)s) t) t on true
 where e.tenant = current_setting('relay.tenant') and e.environment = current_setting('relay.environment')
   and e.key_hash = %(key_hash)s and e.event_id = %(event_id)s
@@ -80,14 +80,14 @@ cross join lateral (
     and (%(received_after)s::timestamptz is null or e.received_at >= %(received_after)s::timestamptz)
     and (%(received_before)s::timestamptz is null or e.received_at < %(received_before)s::timestamptz)
     and (%(dispositions)s::text[] is null or case
-      when exists (select from take t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
+      when exists (select from waitpoint t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
         and t.event_id = e.event_id) then 'matched'
       when e.received_at < c.at - %(retention)s::interval then 'expired' else 'held' end = any(%(dispositions)s::text[]))
   order by e.arrival desc
   limit %(limit)s) e
 left join lateral (
-  select json_agg(json_build_array(t.waitpoint_id, t.waiter, t.taken_at) order by t.taken_at, t.waiter) as taken_by
-  from (select * from take t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
+  select json_agg(json_build_array(t.id, t.waiter, t.responded_at) order by t.responded_at, t.waiter) as taken_by
+  from (select t.id, t.waiter, t.responded_at from waitpoint t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
     and t.event_id = e.event_id limit %(takers)s) t) t on true
 order by e.arrival desc;
 
@@ -103,14 +103,14 @@ cross join lateral (
     and (%(event_type)s::text is null or e.event_type = %(event_type)s::text)
     and (%(correlation_key)s::text is null or e.correlation_key = %(correlation_key)s::text)
     and (%(dispositions)s::text[] is null or case
-      when exists (select from take t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
+      when exists (select from waitpoint t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
         and t.event_id = e.event_id) then 'matched'
       when e.received_at < c.at - %(retention)s::interval then 'expired' else 'held' end = any(%(dispositions)s::text[]))
   order by e.received_at desc, e.arrival desc
   limit %(limit)s) e
 left join lateral (
-  select json_agg(json_build_array(t.waitpoint_id, t.waiter, t.taken_at) order by t.taken_at, t.waiter) as taken_by
-  from (select * from take t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
+  select json_agg(json_build_array(t.id, t.waiter, t.responded_at) order by t.responded_at, t.waiter) as taken_by
+  from (select t.id, t.waiter, t.responded_at from waitpoint t where t.tenant = e.tenant and t.environment = e.environment and t.key_hash = e.key_hash
     and t.event_id = e.event_id limit %(takers)s) t) t on true
 order by e.received_at desc, e.arrival desc;
 

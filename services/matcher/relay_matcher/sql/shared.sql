@@ -3,15 +3,6 @@
 select count(pg_advisory_xact_lock(k.key_hash))
 from (select distinct q.key_hash from unnest(%(key_hashes)s::bigint[]) q (key_hash) order by 1) k;
 
--- name: take_events
--- Record who takes which event; a waiter takes an event at most once (design D2).
-insert into take (tenant, environment, key_hash, event_id, waiter, waitpoint_id, taken_at)
-select q.tenant, q.environment, q.key_hash, q.event_id, q.waiter, q.waitpoint_id, %(at)s
-from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_ids)s::uuid[], %(waiters)s::text[],
-  %(waitpoint_ids)s::uuid[]) q (tenant, environment, key_hash, event_id, waiter, waitpoint_id)
-on conflict on constraint take_pkey do nothing
-returning waitpoint_id;
-
 -- name: expire_waitpoints
 -- Expire locked waitpoints whose deadline has passed (design D5). Found one by one (limit): without statistics the planner would rather
 -- go through all that are active.

@@ -62,17 +62,6 @@ update open_counter c set open_count = c.open_count - s.closed
 from summed s
 where c.tenant = s.tenant and c.environment = s.environment and c.waiter = s.waiter;
 
--- name: forget_takes
--- Forget takes 30 days after the events they are about.
-with old as (
-  select t.tenant, t.environment, t.key_hash, t.event_id, t.waiter from take t
-  where t.taken_at < (select relay.now()) - %(age)s::interval
-  limit %(limit)s
-  for update skip locked
-)
-delete from take t using old o
-where t.tenant = o.tenant and t.environment = o.environment and t.key_hash = o.key_hash and t.event_id = o.event_id and t.waiter = o.waiter;
-
 -- name: forget_floors
 -- Forget floors below which no event is left.
 with old as (
@@ -120,7 +109,7 @@ where (h.tenant, h.environment, h.id) in (
 
 -- name: forget_waitpoints
 -- Forget waitpoints that are over for longer than their tenant keeps them.
-select forget_waitpoints(%(usual)s::interval, %(limit)s);
+select forget_waitpoints(%(usual)s::interval, %(takes)s::interval, %(limit)s);
 
 -- name: forget_held_replies
 -- Forget that replies were held for nobody, 30 days after their values went.

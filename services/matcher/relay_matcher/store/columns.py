@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 from relay_common.arrays import longs, repeated_texts, texts, uuids
 from relay_common.match_key import MatchKey
@@ -31,7 +30,7 @@ def waitpoint_columns(waitpoints: Sequence[Active]) -> dict[str, object]:
     }
 
 
-def take_columns(takes: Sequence[tuple[Active, Event]], at: datetime) -> dict[str, object]:
+def take_columns(takes: Sequence[tuple[Active, Event]]) -> dict[str, object]:
     """Return who takes which event as arrays."""
     return {
         "tenants": repeated_texts(waitpoint.key.tenant for waitpoint, _ in takes),
@@ -39,8 +38,6 @@ def take_columns(takes: Sequence[tuple[Active, Event]], at: datetime) -> dict[st
         "key_hashes": longs(waitpoint.key_hash for waitpoint, _ in takes),
         "event_ids": uuids([event.event_id for _, event in takes]),
         "waiters": texts([waitpoint.waiter.encode() for waitpoint, _ in takes]),
-        "waitpoint_ids": uuids([waitpoint.id.bytes for waitpoint, _ in takes]),
-        "at": at,
     }
 
 

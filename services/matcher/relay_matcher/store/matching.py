@@ -1,12 +1,14 @@
 """The statements of one batch of events; their number does not depend on its size."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from psycopg.errors import UniqueViolation
 from relay_common import outbox, queries
 from relay_common.arrays import longs, tids, uuids
 from relay_common.db import Connection
+from relay_common.errors import Busy
 from relay_common.match_key import MatchKey
 from relay_common.outbox import NewRow, OutMessage
 
@@ -18,6 +20,12 @@ from relay_matcher.store.columns import closed_columns, key_columns, take_column
 
 SQL = queries.load("relay_matcher", "matching")
 SHARED = queries.load("relay_matcher", "shared")
+
+
+class TakenBefore(Busy):
+    """A waiter of this batch took one of its events long ago: match again, and look first."""
+
+
 BLOCK = 4096  # arrival numbers in one block of the sequence
 AHEAD = "24 hours"
 # The id goes over as its 16 bytes: for COPY a uuid is nothing else.
@@ -95,17 +103,12 @@ def repeated_events(conn: Connection, events: Sequence[Event], clock: Clock) -> 
     return {row[0] - 1 for row in rows}
 
 
-def take_events(
-    conn: Connection, takes: Sequence[tuple[Active, Event]], at: datetime
-) -> Collection[int]:
-    """Record takes; return the places of those whose waiter had not taken that event before."""
+def taken_before(conn: Connection, takes: Sequence[tuple[Active, Event]]) -> set[int]:
+    """Return the places of the takes whose waiter has taken that event already."""
     if not takes:
-        return ()
-    rows = conn.execute(SHARED["take_events"], take_columns(takes, at), binary=True)
-    if rows.rowcount == len(takes):
-        return range(len(takes))
-    new = {row[0] for row in rows}
-    return {place for place, (waitpoint, _) in enumerate(takes) if waitpoint.id in new}
+        return set()
+    rows = conn.execute(SQL["taken_before"], take_columns(takes), binary=True)
+    return {row[0] - 1 for row in rows}
 
 
 def resolve_by_event(
@@ -113,12 +116,18 @@ def resolve_by_event(
 ) -> None:
     """Resolve the waitpoint at each of `places`, locked in this transaction, by its event.
 
-    Raises LookupError when one was not there: a locked row does not move.
+    Raises TakenBefore when a waiter took its event long ago, and LookupError when a waitpoint was
+    not there: a locked row does not move.
     """
     if not places:
         return
     columns = {"places": tids(places), "event_ids": uuids([event.event_id for event in events])}
-    resolved = conn.execute(SQL["resolve_by_event"], {**columns, "at": at}).rowcount
+    try:
+        resolved = conn.execute(SQL["resolve_by_event"], {**columns, "at": at}).rowcount
+    except UniqueViolation as violation:
+        if violation.diag.constraint_name != "waitpoint_takes_an_event_once":
+            raise
+        raise TakenBefore from violation
     if resolved != len(places):
         raise LookupError(f"expected to resolve {len(places)} locked waitpoints, found {resolved}")
 

@@ -22,10 +22,9 @@ from relay_common.arrays import (
 from relay_common.db import AsyncConnection
 from relay_common.outbox import OutMessage
 
-from relay_matcher.domain.event import Event
 from relay_matcher.domain.waitpoint import Active, Opening
 from relay_matcher.store import settings
-from relay_matcher.store.columns import closed_columns, take_columns, waitpoint_columns
+from relay_matcher.store.columns import closed_columns, waitpoint_columns
 
 SQL = queries.load("relay_matcher", "opening")
 SHARED = queries.load("relay_matcher", "shared")
@@ -245,14 +244,6 @@ async def insert_responders(conn: AsyncConnection, openings: Sequence[Opening]) 
                 "waiters": repeated_texts(waiter for _, _, waiter in listed),
             },
         )
-
-
-async def take_events(
-    conn: AsyncConnection, takes: Sequence[tuple[Active, Event]], at: datetime
-) -> None:
-    """Record which events the openings took; the keys are locked, so none is taken already."""
-    if takes:
-        await conn.execute(SHARED["take_events"], take_columns(takes, at))
 
 
 async def expire_waitpoints(conn: AsyncConnection, overdue: Sequence[Active], at: datetime) -> None:

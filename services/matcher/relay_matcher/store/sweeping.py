@@ -15,7 +15,6 @@ from relay_matcher.store.columns import waitpoint_columns
 from relay_matcher.store.matching import Waiting
 
 SQL = queries.load("relay_matcher", "sweeping")
-TAKES_LONGER = timedelta(days=30)
 
 
 def due(conn: Connection, limit: int) -> Waiting:
@@ -57,9 +56,16 @@ def expire_held_replies(conn: Connection, limit: int) -> int:
 
 
 def forget_waitpoints(conn: Connection, limit: int) -> int:
-    """Forget waitpoints that are over for longer than their tenant keeps them; return how many."""
-    usual = timedelta(seconds=CLOSED_WAITPOINT_SECONDS.default)
-    row = conn.execute(SQL["forget_waitpoints"], {"usual": usual, "limit": limit}).fetchone()
+    """Forget waitpoints that are over for longer than their tenant keeps them; return how many.
+
+    Those that an event resolved stay 30 days longer than events: they are the takes (design D2).
+    """
+    given = {
+        "usual": timedelta(seconds=CLOSED_WAITPOINT_SECONDS.default),
+        "takes": longest_retention(conn) + TAKES_LONGER,
+        "limit": limit,
+    }
+    row = conn.execute(SQL["forget_waitpoints"], given).fetchone()
     return 0 if row is None else row[0]
 
 
@@ -107,11 +113,6 @@ def fold_counters(conn: Connection, limit: int) -> int:
     return conn.execute(SQL["fold_counters"], {**columns, "limit": limit}).rowcount
 
 
-def forget(conn: Connection, longest: timedelta, limit: int) -> Sequence[int]:
-    """Forget takes and floors that are about events long gone; return how many of each."""
-    takes = {"age": longest + TAKES_LONGER, "limit": limit}
-    floors = {"age": longest, "limit": limit}
-    return (
-        conn.execute(SQL["forget_takes"], takes).rowcount,
-        conn.execute(SQL["forget_floors"], floors).rowcount,
-    )
+def forget_floors(conn: Connection, longest: timedelta, limit: int) -> int:
+    """Forget floors that are about events long gone; return how many."""
+    return conn.execute(SQL["forget_floors"], {"age": longest, "limit": limit}).rowcount

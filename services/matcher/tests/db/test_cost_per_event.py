@@ -109,18 +109,17 @@ async def test_quiet_event_writes_its_own_row_and_nothing_else(matcher):
         assert cost.seq_scans["waitpoint"] == cost.seq_scans["event"] == 0
 
 
-async def test_match_writes_event_take_and_waitpoint_once(matcher):
+async def test_match_writes_event_and_waitpoint_once(matcher):
     for cost in await costs(matcher, 200, matching=True):
         written = Counter(cost.written)
         assert written.pop("event") == 200
-        assert written.pop("take") == 200
         assert written.pop("waitpoint") == 200
         assert written.pop("closed_delta") == 1
         assert written.pop("outbox") <= 2
         assert not +written
         # Found by its key, locked by its id, resolved where it lies.
         assert cost.idx_scans["waitpoint"] == 400
-        assert not any(cost.seq_scans[name] for name in ("waitpoint", "event", "take", "outbox"))
+        assert not any(cost.seq_scans[name] for name in ("waitpoint", "event", "outbox"))
 
 
 @pytest.mark.parametrize(

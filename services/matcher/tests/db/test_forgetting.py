@@ -90,6 +90,18 @@ async def test_each_tenant_chooses_how_long(matcher: Any, clock: Any) -> None:
     assert matcher.one("select tenant from matcher.waitpoint") == "acme"
 
 
+async def test_what_an_event_resolved_outlives_the_event(matcher: Any, clock: Any) -> None:
+    """It is the take: without it the waiter could be given the same event again (design D2)."""
+    chosen = {"closed_waitpoint_seconds": 2 * 86_400}
+    await matcher.call("PUT", "/v1/settings", chosen, **OPERATOR)
+    await matcher.open("k")
+    matcher.event("k")
+    clock.shift(timedelta(days=36))
+    assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 0
+    clock.shift(timedelta(days=2))
+    assert sweeping.forget_waitpoints(matcher.stream)["waitpoints_forgotten"] == 1
+
+
 async def test_batches_are_bounded_and_leave_out_what_is_busy(matcher: Any, clock: Any) -> None:
     copies = """
     insert into matcher.waitpoint (tenant, environment, id, key_hash, created_at, updated_at,
@@ -117,7 +129,7 @@ async def test_only_the_sweeper_forgets(matcher: Any) -> None:
         matcher.database.owner.execute("delete from matcher.waitpoint")
     http = matcher.database.connect("relay_matcher_http")
     for conn, statement in (
-        (http, "select matcher.forget_waitpoints('1 second', 10)"),
+        (http, "select matcher.forget_waitpoints('1 second', '1 day', 10)"),
         (matcher.stream, "delete from matcher.waitpoint"),
     ):
         with pytest.raises(errors.InsufficientPrivilege):

@@ -337,10 +337,24 @@ def test_impossible_waitpoints(http: Rows, given: dict[str, Any], rule: str) -> 
     assert violated == rule
 
 
+def test_waiter_takes_an_event_once(http: Rows) -> None:
+    """Two waitpoints of a waiter on a key, one after the other, and the same event (design D2)."""
+    by = (
+        "update waitpoint set state = 'resolved', closed_at = relay.now(), event_id = %s,"
+        " event_received_at = relay.now(), responded_at = relay.now() where id = %s"
+    )
+    event = uuid.uuid4()
+    http.conn.execute(by, (event, http.event(key_hash=7)))
+    http.conn.execute(by, (event, http.event(key_hash=7, waiter="agent:b")))
+    with pytest.raises(errors.UniqueViolation) as caught:
+        http.conn.execute(by, (event, http.event(key_hash=7)))
+    assert rule_of(caught) == "waitpoint_takes_an_event_once"
+
+
 def test_other_tenants_rows_are_out_of_reach(http: Rows) -> None:
     http.question()
     http.conn.execute("select set_config('relay.tenant', 'other', true)")
-    for table in ("waitpoint", "responder", "event", "take", "held_reply", "rejection"):
+    for table in ("waitpoint", "responder", "event", "held_reply", "rejection"):
         assert http.conn.execute(f"select count(*) from {table}").fetchone() == (0,)  # type: ignore[arg-type]
     with pytest.raises(errors.InsufficientPrivilege):
         http.question()
