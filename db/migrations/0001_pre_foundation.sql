@@ -72,6 +72,7 @@ begin
       shard int2 not null,
       topic text not null,
       payload bytea not null constraint outbox_row_is_at_most_one_mebibyte check (octet_length(payload) <= 1114112),
+      left_topics text[], -- those that have not acknowledged their messages yet; null: none has
       created_at timestamptz not null default relay.now()
     ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
     alter table %1$I.outbox alter column payload set storage external;

@@ -3,8 +3,9 @@
 One publisher a shard, by a session-level advisory lock. What happens to a message:
     acknowledged                    its row is deleted
     refused for good (too large)    tried once more alone, then moved to outbox_dead
-    no topic, no right, no broker   stays, and its topic rests, until it works; other topics go on.
-                                    A missing topic is a mistake to mend, no reason to lose messages
+    no topic, no right, no broker   its row stays for its topic, which rests, until it works; others go
+                                    on, those of the same row too. A missing topic is a mistake to
+                                    mend, no reason to lose messages
 """
 
 import threading
@@ -24,6 +25,7 @@ LOCK_SECONDS = 1.0
 TOPIC_REST_SECONDS = 5.0
 REPORT_SECONDS = 5.0
 UNANSWERED_SECONDS = 5.0
+RESTS = Outcome("retry", "its topic rests")
 
 
 SQL = queries.load("relay_common", "outbox")
@@ -39,7 +41,12 @@ class Sent:
     shard: int
     topic: str
     messages: list[Outgoing]
+    left: list[str] | None
     outcomes: list[Outcome]
+
+    def waits_for(self) -> list[str]:
+        """Return the topics it waits for as it stands, the one that may rest for it first."""
+        return self.left or list(dict.fromkeys([self.topic, *(m.topic for m in self.messages)]))
 
 
 class PublisherLoop:
@@ -146,16 +153,19 @@ class PublisherLoop:
             SQL["next_rows"], {"shards": self.held, "resting": list(self.resting), "rows": ROWS}
         ).fetchall()
         return [
-            Sent(number, shard, topic, outgoing(self.expand(topic, payload)), [])
-            for number, shard, topic, payload in found
+            Sent(number, shard, topic, outgoing(self.expand(topic, payload), left), left, [])
+            for number, shard, topic, payload, left in found
         ]
 
     def publish(self, rows: Sequence[Sent], stop: threading.Event) -> None:
         """Produce all messages of `rows` in order and note what became of each."""
-        messages = [message for row in rows for message in row.messages]
+        messages = [m for row in rows for m in row.messages if m.topic not in self.resting]
         outcomes = iter(self.producer.produce_all(messages, stop))
         for row in rows:
-            row.outcomes = [next(outcomes) for _ in row.messages]
+            row.outcomes = [
+                RESTS if message.topic in self.resting else next(outcomes)
+                for message in row.messages
+            ]
             for place, outcome in enumerate(row.outcomes):
                 if outcome.state == "refused":
                     # A batch is refused for one message: only alone it is its own fault.
@@ -167,25 +177,42 @@ class PublisherLoop:
         settled: list[int] = []
         with conn.transaction():
             for row in rows:
-                waiting = [o.reason for o in row.outcomes if o.state == "retry"]
-                if waiting:
-                    self.rest(row.topic, waiting[0])
-                    continue
-                settled.append(row.id)
-                self.bury(conn, row)
+                left = self.left_topics(row)
+                self.bury(conn, row, left)
+                if not left:
+                    settled.append(row.id)
+                elif left != row.waits_for():
+                    conn.execute(SQL["leave_topics"], {"topics": left, "id": row.id})
             conn.execute(SQL["delete_rows"], {"ids": settled})
         for row in rows:
             delivered = sum(o.state == "delivered" for o in row.outcomes)
             counter("relay_outbox_published_total").labels(row.topic).inc(delivered)
 
+    def left_topics(self, row: Sent) -> list[str]:
+        """Return the topics that have not acknowledged all of `row`; each of them rests."""
+        left: list[str] = []
+        for message, outcome in zip(row.messages, row.outcomes, strict=True):
+            if outcome.state == "retry" and message.topic not in left:
+                left.append(message.topic)
+                if message.topic not in self.resting:
+                    self.rest(message.topic, outcome.reason)
+        return left
+
     def rest(self, topic: str, reason: str) -> None:
-        """Leave the rows of `topic` for a while; the other topics of the shard go on."""
+        """Leave the messages of `topic` for a while; the other topics of the shard go on."""
         self.resting[topic] = time.monotonic() + TOPIC_REST_SECONDS
         log.warning("topic_rests", topic=topic, reason=reason)
 
-    def bury(self, conn: Connection, row: Sent) -> None:
-        """Keep the refused messages of `row` in outbox_dead, in the layout of an outbox row."""
-        refused = [i for i, o in enumerate(row.outcomes) if o.state == "refused"]
+    def bury(self, conn: Connection, row: Sent, left: Sequence[str]) -> None:
+        """Keep the refused messages of `row` in outbox_dead, in the layout of an outbox row.
+
+        Those of topics that are `left` are tried again, and refused again.
+        """
+        refused = [
+            place
+            for place, outcome in enumerate(row.outcomes)
+            if outcome.state == "refused" and row.messages[place].topic not in left
+        ]
         for topic in sorted({row.messages[place].topic for place in refused}):
             places = [place for place in refused if row.messages[place].topic == topic]
             reason = row.outcomes[places[0]].reason
@@ -203,6 +230,7 @@ class PublisherLoop:
             gauge("relay_outbox_age_seconds").labels(str(shard)).set(age)
 
 
-def outgoing(messages: Sequence[outbox.Addressed]) -> list[Outgoing]:
-    """Return the messages of one row as the producer takes them."""
-    return [Outgoing(topic, *message) for topic, message in messages]
+def outgoing(messages: Sequence[outbox.Addressed], left: Sequence[str] | None) -> list[Outgoing]:
+    """Return the messages of one row that go to the topics `left`, as the producer takes them."""
+    wanted = messages if left is None else [one for one in messages if one[0] in left]
+    return [Outgoing(topic, *message) for topic, message in wanted]

@@ -21,6 +21,10 @@ from relay_common.testing.streams import ROLE, Stream
 Producers = Callable[[str], Producer]
 PROCESS = str(Path(__file__).with_name("loop_process.py"))
 
+LEFT = """
+select count(*), count(*) filter (where left_topics[1] like '%missing') from matcher.outbox
+"""
+
 
 def write(stream: Stream, *messages: OutMessage) -> None:
     """Put `messages` into the outbox, each call one transaction."""
@@ -126,6 +130,23 @@ def test_missing_topic_waits_for_its_creation_and_holds_up_nobody(
     until_empty(stream)
     assert by_key(stream, missing) == {b"k": list(range(40))}
     assert stream.rows("select * from matcher.outbox_dead") == []
+
+
+def test_missing_topic_of_a_twin_holds_up_no_other_topic_and_nothing_is_sent_twice(
+    stream: Stream, publishing: PublisherLoop
+) -> None:
+    missing = f"{stream.topics.prefix}missing"
+    for number in range(40):
+        value = b"%d" % number
+        twin = Twin(missing, b"k", b"")
+        write(stream, OutMessage(stream.topic, b"k", b"", own=value, twins=(twin,)))
+    write(stream, OutMessage(missing, b"k", b"40", beside=(stream.topic, b"k")))
+    wait.until(lambda: stream.rows(LEFT) == [(41, 41)], 30, lambda: stream.rows(LEFT))
+    assert by_key(stream, stream.topic) == {b"k": list(range(40))}
+    assert stream.topics.create("missing", 1) == missing
+    until_empty(stream)
+    assert by_key(stream, missing) == {b"k": list(range(41))}
+    assert by_key(stream, stream.topic) == {b"k": list(range(40))}
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ order by q.place;
 select pg_try_advisory_lock(hashtext('outbox of ' || current_schema()), %(shard)s);
 
 -- name: next_rows
--- Read the oldest rows of each shard held, in id order, but those of topics that rest.
-select o.id, o.shard, o.topic, o.payload
+-- Read the oldest rows of each shard held, in id order, but those that wait for a topic that rests.
+select o.id, o.shard, o.topic, o.payload, o.left_topics
 from unnest(%(shards)s::int2[]) s
 cross join lateral (
-  select id, shard, topic, payload from outbox
-  where shard = s and topic <> all(%(resting)s::text[])
+  select id, shard, topic, payload, left_topics from outbox
+  where shard = s and coalesce(left_topics[1], topic) <> all(%(resting)s::text[])
   order by id
   limit %(rows)s
 ) o
@@ -25,6 +25,10 @@ order by o.id;
 -- name: delete_rows
 -- Forget rows whose messages are all settled.
 delete from outbox where id = any(%(ids)s);
+
+-- name: leave_topics
+-- Keep a row for the topics that have not acknowledged its messages.
+update outbox set left_topics = %(topics)s::text[] where id = %(id)s;
 
 -- name: bury_refused
 -- Keep refused messages of one row; a twin's topic is not the row's, so they get a row of their own.
