@@ -3,9 +3,9 @@
 One publisher a shard, by a session-level advisory lock. What happens to a message:
     acknowledged                    its row is deleted
     refused for good (too large)    tried once more alone, then moved to outbox_dead
-    no topic, no right, no broker   its row stays for its topic, which rests, until it works; others go
-                                    on, those of the same row too. A missing topic is a mistake to
-                                    mend, no reason to lose messages
+    no topic, no right, no broker   its row stays for its topic, which rests, until it works; others
+                                    go on, those of the same row too. A missing topic is a mistake
+                                    to mend, no reason to lose messages
 """
 
 import threading
