@@ -174,6 +174,16 @@ class PublisherLoop:
     def settle(self, conn: Connection, rows: Sequence[Sent]) -> None:
         """Delete what is acknowledged, bury what is refused, let the other topics rest."""
         failpoints.hit("publisher.after_ack_before_delete")
+        if all(outcome.state == "delivered" for row in rows for outcome in row.outcomes):
+            conn.execute(SQL["delete_rows"], {"ids": [row.id for row in rows]})
+        else:
+            self.settle_each(conn, rows)
+        for row in rows:
+            delivered = sum(o.state == "delivered" for o in row.outcomes)
+            counter("relay_outbox_published_total").labels(row.topic).inc(delivered)
+
+    def settle_each(self, conn: Connection, rows: Sequence[Sent]) -> None:
+        """Settle rows of which not all is acknowledged."""
         settled: list[int] = []
         with conn.transaction():
             for row in rows:
@@ -184,9 +194,6 @@ class PublisherLoop:
                 elif left != row.waits_for():
                     conn.execute(SQL["leave_topics"], {"topics": left, "id": row.id})
             conn.execute(SQL["delete_rows"], {"ids": settled})
-        for row in rows:
-            delivered = sum(o.state == "delivered" for o in row.outcomes)
-            counter("relay_outbox_published_total").labels(row.topic).inc(delivered)
 
     def left_topics(self, row: Sent) -> list[str]:
         """Return the topics that have not acknowledged all of `row`; each of them rests."""

@@ -47,30 +47,22 @@ def match_events(
     forgot it. That is rare, so only the database looks each time (`waitpoint_takes_an_event_once`).
     """
     keys = {event.key: event.key_hash for event in events}
-    store.lock_match_keys(conn, keys.values())
-    locked = store.lock_waitpoints(conn, keys)
-    waiting = locked.waitpoints
-    clock = store.read_clock(conn)
-    fresh = first_of_each(events, store.repeated_events(conn, events, clock))
+    found = store.lock_and_find(conn, keys, events)
+    waiting, clock = found.waiting.waitpoints, found.clock
+    fresh = first_of_each(events, found.repeated)
     outcome = take(conn, waiting, fresh, clock.at, look_first=look_first)
     takes = [(waiting[waiter], fresh[place]) for waiter, place in outcome.taken.items()]
     overdue = [w for w in waiting if w.expires_at <= clock.at]
-    places = [locked.places[waiter] for waiter in outcome.taken]
-    store.resolve_by_event(conn, places, [event for _, event in takes], clock.at)
-    store.expire_waitpoints(conn, overdue, clock.at)
-    if takes or overdue:
-        store.count_closed(conn, [*(w for w, _ in takes), *overdue])
-    store.record_events(conn, fresh, outcome, clock)
+    places = [found.waiting.places[waiter] for waiter in outcome.taken]
     closed = [m for w in overdue for m in lifecycle.expired(announcer, w, clock.at)]
     shown = held(announcer, fresh, outcome, clock.at)
-    store.append_rows(
-        conn,
-        [
-            *outbox.rows_of(closed, shards),
-            *announced.rows_of(announcer, takes, clock.at, shards),
-            *outbox.rows_of(shown, shards),
-        ],
-    )
+    rows = [
+        *outbox.rows_of(closed, shards),
+        *announced.rows_of(announcer, takes, clock.at, shards),
+        *outbox.rows_of(shown, shards),
+    ]
+    store.close(conn, store.Closings(takes, places, overdue), clock.at, rows)
+    store.record_events(conn, fresh, outcome, clock)
     return Matched(
         rule_counts(outcome, len(fresh)), len(events) - len(fresh), len(takes), len(overdue)
     )

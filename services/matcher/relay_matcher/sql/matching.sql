@@ -23,7 +23,7 @@ cross join lateral (
 -- name: read_clock
 -- Read the clock after the locks, take a block of arrival numbers after the clock, and tell where slices begin and end.
 with c as materialized (select relay.now() as at)
-select c.at, nextval('event_arrival'), slice_start(c.at) - interval '6 hours', slice_start(c.at) + interval '6 hours',
+select c.at, nextval('event_arrival'),
   exists (select from event_slice s where s.starts_at <= c.at and c.at < s.ends_at)
 from c;
 
@@ -32,12 +32,15 @@ from c;
 select create_slices(%(ahead)s::interval);
 
 -- name: repeated_events
--- Tell which events the current or the previous slice has already (design D17).
+-- Tell which events the current or the previous slice has already (design D17). The bounds are scalar subqueries, so that the other
+-- slices are pruned when the statement starts.
 select k.place
 from unnest(%(key_hashes)s::bigint[], %(event_ids)s::uuid[]) with ordinality k (key_hash, event_id, place)
 where exists (
   select from event e
-  where e.key_hash = k.key_hash and e.event_id = k.event_id and e.received_at >= %(since)s and e.received_at < %(until)s);
+  where e.key_hash = k.key_hash and e.event_id = k.event_id
+    and e.received_at >= (select slice_start(relay.now()) - interval '6 hours')
+    and e.received_at < (select slice_start(relay.now()) + interval '6 hours'));
 
 -- name: taken_before
 -- Tell which waiters took which events long ago: those the log no longer deduplicates (design D2, D17).

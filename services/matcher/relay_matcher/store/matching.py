@@ -1,10 +1,12 @@
 """The statements of one batch of events; their number does not depend on its size."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from psycopg import Cursor
 from psycopg.errors import UniqueViolation
+from psycopg.rows import TupleRow
 from relay_common import outbox, queries
 from relay_common.arrays import longs, tids, uuids
 from relay_common.db import Connection
@@ -34,15 +36,10 @@ EVENT_TYPES = ("timestamptz", "int8", "int8", "bytea", "int2", *["text"] * 6, "b
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """One reading of the clock under the key locks, and the first arrival number of the batch.
-
-    An event is a repetition when the log has it between `since` and `until`.
-    """
+    """One reading of the clock under the key locks, and the first arrival number of the batch."""
 
     at: datetime
     arrival: int
-    since: datetime
-    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +50,6 @@ class BatchContext:
     sources: Mapping[tuple[str, str], tuple[str, ...]]
 
 
-def lock_match_keys(conn: Connection, key_hashes: Iterable[int]) -> None:
-    """Lock match keys until the transaction ends (design D4)."""
-    conn.execute(SHARED["lock_match_keys"], {"key_hashes": longs(sorted(set(key_hashes)))})
-
-
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Active waitpoints whose rows are locked, and where in the table each of them lies."""
@@ -66,10 +58,40 @@ class Waiting:
     places: list[bytes]
 
 
-def lock_waitpoints(conn: Connection, keys: Mapping[MatchKey, int]) -> Waiting:
-    """Return the active event waitpoints of `keys` (key → hash), their rows locked in id order."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What stands against a batch: who waits, which of its events the log has, and the time."""
+
+    waiting: Waiting
+    repeated: set[int]
+    clock: Clock
+
+
+def lock_and_find(conn: Connection, keys: Mapping[MatchKey, int], events: Sequence[Event]) -> Found:
+    """Lock `keys` (key → hash) until the transaction ends, then find what stands against `events`.
+
+    Four statements, each with a snapshot of its own, in one round trip: the locks of the keys, the
+    active event waitpoints with their rows locked in id order, the repetitions, the clock
+    (design D4, D5, D17).
+    """
+    hashes = longs(event.key_hash for event in events)
+    ids = uuids([event.event_id for event in events])
+    with conn.pipeline():
+        conn.execute(SHARED["lock_match_keys"], {"key_hashes": longs(sorted(set(keys.values())))})
+        locked = conn.execute(SQL["lock_waitpoints"], key_columns(keys), binary=True)
+        columns = {"key_hashes": hashes, "event_ids": ids}
+        repeated = conn.execute(SQL["repeated_events"], columns, binary=True)
+        clock = conn.execute(SQL["read_clock"], binary=True)
+    return Found(
+        waiting_of(keys, locked.fetchall()),
+        {row[0] - 1 for row in repeated},
+        clock_of(conn, clock.fetchone()),
+    )
+
+
+def waiting_of(keys: Mapping[MatchKey, int], rows: Sequence[TupleRow]) -> Waiting:
+    """Return the waitpoints in `rows`; each row says which of `keys` it is for."""
     order = list(keys)
-    rows = conn.execute(SQL["lock_waitpoints"], key_columns(keys), binary=True).fetchall()
     found: list[Active] = []
     for row in rows:
         number: int = row[1] - 1
@@ -78,29 +100,14 @@ def lock_waitpoints(conn: Connection, keys: Mapping[MatchKey, int]) -> Waiting:
     return Waiting(found, [row[0] for row in rows])
 
 
-def read_clock(conn: Connection) -> Clock:
+def clock_of(conn: Connection, row: TupleRow | None) -> Clock:
     """Return the clock, creating the slice of the event log it points into if that is missing."""
-    row = conn.execute(SQL["read_clock"], binary=True).fetchone()
     if row is None:
         raise LookupError("expected a clock, found none")
-    if not row[4]:
+    at, arrival, has_slice = row
+    if not has_slice:
         conn.execute(SQL["create_slices"], {"ahead": AHEAD})
-    return Clock(*row[:4])
-
-
-def repeated_events(conn: Connection, events: Sequence[Event], clock: Clock) -> set[int]:
-    """Return the places of the events that the log has already (design D17)."""
-    rows = conn.execute(
-        SQL["repeated_events"],
-        {
-            "key_hashes": longs(event.key_hash for event in events),
-            "event_ids": uuids([event.event_id for event in events]),
-            "since": clock.since,
-            "until": clock.until,
-        },
-        binary=True,
-    )
-    return {row[0] - 1 for row in rows}
+    return Clock(at, arrival)
 
 
 def taken_before(conn: Connection, takes: Sequence[tuple[Active, Event]]) -> set[int]:
@@ -111,25 +118,48 @@ def taken_before(conn: Connection, takes: Sequence[tuple[Active, Event]]) -> set
     return {row[0] - 1 for row in rows}
 
 
-def resolve_by_event(
-    conn: Connection, places: Sequence[bytes], events: Sequence[Event], at: datetime
-) -> None:
-    """Resolve the waitpoint at each of `places`, locked in this transaction, by its event.
+@dataclass(frozen=True, slots=True)
+class Closings:
+    """What a batch closes: takes, each with the place of its waitpoint, and what is overdue."""
+
+    takes: Sequence[tuple[Active, Event]]
+    places: Sequence[bytes]
+    overdue: Sequence[Active]
+
+    def waitpoints(self) -> list[Active]:
+        """Return all waitpoints that are closed."""
+        return [*(waitpoint for waitpoint, _ in self.takes), *self.overdue]
+
+
+def close(conn: Connection, closings: Closings, at: datetime, rows: Sequence[NewRow]) -> None:
+    """Close locked waitpoints, count them, and append outbox `rows`, in one round trip.
 
     Raises TakenBefore when a waiter took its event long ago, and LookupError when a waitpoint was
     not there: a locked row does not move.
     """
-    if not places:
+    if not closings.takes and not closings.overdue and not rows:
         return
-    columns = {"places": tids(places), "event_ids": uuids([event.event_id for event in events])}
     try:
-        resolved = conn.execute(SQL["resolve_by_event"], {**columns, "at": at}).rowcount
+        with conn.pipeline():
+            resolved = resolve_by_event(conn, closings, at)
+            expire_waitpoints(conn, closings.overdue, at)
+            count_closed(conn, closings.waitpoints())
+            append_rows(conn, rows)
     except UniqueViolation as violation:
         if violation.diag.constraint_name != "waitpoint_takes_an_event_once":
             raise
         raise TakenBefore from violation
-    if resolved != len(places):
-        raise LookupError(f"expected to resolve {len(places)} locked waitpoints, found {resolved}")
+    if resolved and resolved.rowcount != len(closings.takes):
+        raise LookupError(f"expected {len(closings.takes)} locked waitpoints, found less")
+
+
+def resolve_by_event(conn: Connection, closings: Closings, at: datetime) -> Cursor[TupleRow] | None:
+    """Resolve waitpoints, each by the event it takes; None when there are none."""
+    if not closings.takes:
+        return None
+    ids = uuids([event.event_id for _, event in closings.takes])
+    columns = {"places": tids(closings.places), "event_ids": ids, "at": at}
+    return conn.execute(SQL["resolve_by_event"], columns)
 
 
 def expire_waitpoints(conn: Connection, overdue: Sequence[Active], at: datetime) -> None:
@@ -138,9 +168,10 @@ def expire_waitpoints(conn: Connection, overdue: Sequence[Active], at: datetime)
         conn.execute(SHARED["expire_waitpoints"], {**waitpoint_columns(overdue), "at": at})
 
 
-def count_closed(conn: Connection, closed: Iterable[Active]) -> None:
+def count_closed(conn: Connection, closed: Sequence[Active]) -> None:
     """Note how many waitpoints of each waiter were closed."""
-    conn.execute(SHARED["count_closed"], closed_columns(closed))
+    if closed:
+        conn.execute(SHARED["count_closed"], closed_columns(closed))
 
 
 def record_events(

@@ -79,7 +79,6 @@ def test_repeated_events_are_probed_by_key_and_id(database_once: Database) -> No
     values = {
         "key_hashes": [1],
         "event_ids": ["00000000-0000-0000-0000-000000000000"],
-        **slices(conn),
     }
     shown = plan(conn, queries.load("relay_matcher", "matching")["repeated_events"], values)
     assert "key_hash_event_id" in shown
