@@ -7,6 +7,7 @@ the listeners drain, the process ends. A loop that dies takes the process with i
 import asyncio
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -26,6 +27,8 @@ DRAIN_SECONDS = 9.0
 LONGEST_SILENCE_SECONDS = 180.0
 JITTER = 0.1
 LONGEST_BACKOFF_SECONDS = 5.0
+# A loop whose answer has come waits for the thread that computes just then at most this long.
+SWITCH_SECONDS = 0.001
 # Longer than clients and balancers keep an idle connection: who closes first must not be us, or a
 # request that is on its way just then is lost.
 KEEP_ALIVE_SECONDS = 75
@@ -137,6 +140,7 @@ def discard(conn: Connection | None) -> None:
 
 def run(service: ServiceProcess) -> int:
     """Run `service` until SIGTERM, SIGINT or the death of a loop; return the exit code."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     install_signals(service.stop)
     service.readiness.add("process", lambda: "stopping" if service.stop.is_set() else None)
     service.readiness.add("loops", lambda: silent_loop(service.loops))
