@@ -15,6 +15,7 @@ from relay_matcher.store.columns import waitpoint_columns
 from relay_matcher.store.matching import Waiting
 
 SQL = queries.load("relay_matcher", "sweeping")
+TAKES_LONGER = timedelta(days=30)
 
 
 def due(conn: Connection, limit: int) -> Waiting:
