@@ -77,14 +77,16 @@ end $$;
 -- message id, numbers densely and inserts. The owners of the batch are given once each; `boxes` says for every record which
 -- of them gets it. Returns the fresh records; an input that is missing was a duplicate. A repeat is recognised as long as
 -- its record is retained, and for a day at least: slices outside of that are not searched. Without enable_sort the search
--- goes by message id whatever the statistics say: the other index has no order by it.
+-- goes by message id whatever the statistics say: the other index has no order by it. The plan is generic, because with
+-- arrays each batch would be planned anew, which takes longer than to append one record; and without enable_seqscan, because
+-- it may be as old as the empty tables.
 -- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
 create function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[], message_ids uuid[],
   kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[],
   supersedes uuid[], wakings boolean[], bodies bytea[])
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off
-  set enable_sort = off as $$
+  set enable_sort = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   incarnation_now bigint;
