@@ -23,7 +23,7 @@ TENANT = {"tenant": "acme", "environment": "prod"}
 
 def a_record(owner: str = AGENT) -> NewRecord:
     return NewRecord(
-        Owner("acme", "prod", owner), uuid.uuid4(), "message", "note", "available", b"{}"
+        Owner("acme", "prod", owner), uuid.uuid4().bytes, "message", "note", "available", b"{}"
     )
 
 
