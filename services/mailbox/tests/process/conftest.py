@@ -194,11 +194,12 @@ class Caller:
         self.headers = {"authorization": f"Bearer {token}"}
 
     def get(self, path: str = ""):
-        return httpx.get(self.base + path, headers=self.headers, trust_env=False).json()
+        url = self.base + path
+        return httpx.get(url, headers=self.headers, trust_env=False, timeout=30).json()
 
     def post(self, path: str, body: object, key: str):
         headers = {**self.headers, "idempotency-key": key}
-        return httpx.post(self.base + path, json=body, headers=headers, trust_env=False)
+        return httpx.post(self.base + path, json=body, headers=headers, trust_env=False, timeout=30)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_without_postgres_the_process_waits_and_goes_on_alone(
 
     server.start()
     ids += producing.send(AGENT, 1)
-    wait.until(lambda: process.ready() and caller.get()["head"] == len(ids), 60)
+    wait.until(lambda: process.ready() and caller.get().get("head") == len(ids), 60)
     records = caller.get("/records?limit=1000&since=0")["records"]
     assert [record["seq"] for record in records] == list(range(1, len(ids) + 1))
     wait.until(lambda: told_offset(process, kafka_bootstrap) == len(ids), 20)
