@@ -101,10 +101,11 @@ def measure(stage: Stage) -> list[Figure]:
                 phase: [form(owner_of(n), phase) for n in range(boxes)]
                 for phase in ("first", "alone", "beside")
             }
-            send(stage, conn, quiet["first"], None, boxes / QUIET_RATE)
-            send(stage, conn, quiet["alone"], None, seconds)
+            producer = new_producer(stage)
+            send(producer, conn, quiet["first"], None, boxes / QUIET_RATE)
+            send(producer, conn, quiet["alone"], None, seconds)
             before = processor_seconds(pipeline, conn)
-            lag = send(stage, conn, quiet["beside"], form(HOT, "hot"), seconds)
+            lag = send(producer, conn, quiet["beside"], form(HOT, "hot"), seconds)
             spent = processor_seconds(pipeline, conn) - before
         found = figures(stage, conn, lag, spent)
         conn.execute("delete from mailbox.tenant_setting")
@@ -117,16 +118,9 @@ def owner_of(number: int) -> str:
     return f"agent:quiet-{number}"
 
 
-def send(
-    stage: Stage,
-    conn: psycopg.Connection,
-    quiet: Sequence[Form],
-    hot: Form | None,
-    seconds: float,
-) -> int:
-    """Send records at their rates for `seconds`, wait until all are appended, and return how many
-    were still missing when the last one was sent."""
-    producer = Producer(
+def new_producer(stage: Stage) -> Producer:
+    """Return the producer of all phases: its first record waits for its id, half a second long."""
+    return Producer(
         {
             "bootstrap.servers": stage.bootstrap,
             "acks": "all",
@@ -136,6 +130,17 @@ def send(
             "queue.buffering.max.messages": 2_000_000,
         }
     )
+
+
+def send(
+    producer: Producer,
+    conn: psycopg.Connection,
+    quiet: Sequence[Form],
+    hot: Form | None,
+    seconds: float,
+) -> int:
+    """Send records at their rates for `seconds`, wait until all are appended, and return how many
+    were still missing when the last one was sent."""
     begin = appended(conn)
     count = 0
     for owner in paced(quiet, hot, seconds):
