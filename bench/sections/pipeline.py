@@ -28,7 +28,8 @@ from bench.stage import Stage
 
 RATE = 0.1
 READERS = 4
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
+WARM_EVENTS = 200
 QUIET_RATE = 20.0
 SHARES = (0.1, 0.5, 0.9)
 APPENDED = "select count(*) from mailbox.record where kind = 'waitpoint_event'"
@@ -148,6 +149,10 @@ def send(bootstrap: str, events: list[tuple[str, Message]], rate: float, times: 
     producer = Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 2, "compression.type": "lz4"}
     )
+    for number in range(WARM_EVENTS):  # the first ones wait for connections and metadata
+        key, value = message(f"warm-{number}", f"warm{rate}{number}", random.Random(number))
+        producer.produce(runs.MATCHER_TOPIC, value, key)
+    producer.flush(30)
     begun = time.perf_counter()
     for number, (name, (key, value)) in enumerate(events):
         ahead = begun + number / rate - time.perf_counter()
