@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic_core import ErrorDetails
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from relay_common import limits
 from relay_common.combiner import Answer, answer, refusal
@@ -37,6 +37,7 @@ from relay_common.tokens import Caller
 from relay_common.wire import refused, told
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\]){1,255})"')
 PROBLEM: dict[int | str, dict[str, object]] = {
     "default": {
@@ -167,13 +168,22 @@ async def on_invalid(_request: Request, error: Exception) -> Response:
     return render(refusal(ValidationFailed(errors=errors)))
 
 
-async def on_http_error(_request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """Render what Starlette raises by itself: no such route, no such method, unreadable."""
     found = cast(HTTPException, error)
     by_status = {404: NotFound, 405: MethodNotAllowed}
     problem = render(refusal(by_status.get(found.status_code, MalformedRequest)()))
     problem.headers.update(found.headers or {})
+    if found.status_code == 405:
+        problem.headers["allow"] = ", ".join(allowed_methods(request))
     return problem
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return the methods of this path: each may have a route of its own (RFC 9110, 15.5.6)."""
+    routes = cast(Starlette, request.app).router.routes
+    asked = [(method, {**request.scope, "method": method}) for method in METHODS]
+    return [m for m, scope in asked if any(r.matches(scope)[0] is Match.FULL for r in routes)]
 
 
 async def authenticate(request: Request) -> Caller:

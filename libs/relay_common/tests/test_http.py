@@ -74,6 +74,11 @@ async def list_things(limit: int = 10) -> Response:
     return render(answer(200, limit))
 
 
+@router.post("/list")
+async def add_to_list() -> Response:
+    return render(answer(201, None))
+
+
 @router.get("/boom")
 async def boom() -> Response:
     raise ValueError("a secret")
@@ -162,6 +167,7 @@ async def test_every_fault_is_a_problem(
 
 async def test_what_goes_with_a_status_is_in_its_headers(client: httpx.AsyncClient):
     assert (await client.put("/v1/things")).headers["allow"] == "POST"
+    assert (await client.put("/v1/list")).headers["allow"] == "GET, POST", "of all its routes"
     assert (await client.get("/v1/down")).headers["retry-after"] == "1"
     assert (await client.get("/v1/down")).json()["retry_after"] == 1
 
