@@ -1,5 +1,6 @@
 """Counting open waitpoints per waiter and tenant, so that closings wait for nobody (design D18)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
@@ -23,15 +24,28 @@ async def count_openings(
     counts = await store.raise_counters(conn, [opening.waiter for opening in openings])
     if any(excess(name, count, settings) > 0 for name, count in counts.items()):
         counts |= await store.fold_tenant(conn)
-    refused: dict[UUID, RelayError] = {}
-    for opening in reversed(openings):
-        for name in (opening.waiter, TENANT):
-            if opening.id not in refused and excess(name, counts[name], settings) > 0:
-                refused[opening.id] = over_limit(name, counts[name], settings)
-        if opening.id in refused:
-            counts[opening.waiter] -= 1
-            counts[TENANT] -= 1
+    refused = over_limits(openings, counts, settings)
     await store.lower_counters(conn, [o.waiter for o in openings if o.id in refused])
+    return refused
+
+
+def over_limits(
+    openings: Sequence[Opening], counted: Mapping[str, int], settings: Mapping[str, int]
+) -> dict[UUID, RelayError]:
+    """Return the openings that find no room, in their order; `counted` has all of them in it.
+
+    What is refused takes no room from those behind it.
+    """
+    counts = Counter(counted)
+    counts.subtract([name for opening in openings for name in (opening.waiter, TENANT)])
+    refused: dict[UUID, RelayError] = {}
+    for opening in openings:
+        both = (opening.waiter, TENANT)
+        full = [name for name in both if excess(name, counts[name] + 1, settings) > 0]
+        if full:
+            refused[opening.id] = over_limit(full[0], counts[full[0]] + 1, settings)
+        else:
+            counts.update(both)
     return refused
 
 

@@ -156,13 +156,14 @@ async def refuse_crowded(conn: AsyncConnection, this: Round) -> None:
     most = ACTIVE_PER_MATCH_KEY.default
     if not standing:
         return
-    for opening, waiting in zip(
-        standing, await store.waiting_on_keys(conn, standing, most), strict=True
-    ):
-        if waiting >= most:
+    waiting = await store.waiting_on_keys(conn, standing, most)
+    on_key = {opening.key: count for opening, count in zip(standing, waiting, strict=True)}
+    for opening in standing:
+        on_key[opening.key] += 1
+        if on_key[opening.key] > most:
             this.refused[opening.id] = LimitExceeded(
                 f"Expected at most {most} active waitpoints on one match key.",
-                limit=ACTIVE_PER_MATCH_KEY.hit(waiting + 1),
+                limit=ACTIVE_PER_MATCH_KEY.hit(most + 1),
             )
 
 
