@@ -109,6 +109,8 @@ create table matcher.responder (
   waitpoint_id uuid not null,
   responder text collate "C" not null constraint responder_is_short check (octet_length(responder) between 1 and 512),
   waiter text collate "C" not null,
+  -- What the waiter was to the responder, as Access said at the opening.
+  relationship text collate "C" constraint responder_relationship_is_short check (octet_length(relationship) between 1 and 512),
   primary key (tenant, environment, waitpoint_id, responder),
   constraint responder_is_not_waiter check (responder <> waiter),
   constraint responder_belongs_to_a_waitpoint foreign key (tenant, environment, waitpoint_id) references matcher.waitpoint

@@ -12,4 +12,5 @@ matcher_kit = importlib.util.module_from_spec(specification)
 sys.modules["matcher_kit"] = matcher_kit
 specification.loader.exec_module(matcher_kit)
 
+access_url = matcher_kit.access_url
 matcher = matcher_kit.matcher

@@ -409,7 +409,7 @@ class BrokerUnavailable(Unavailable, code="broker_unavailable"):
 
 
 class AccessUnavailable(Unavailable, code="access_unavailable"):
-    """Access does not answer, so the token cannot be checked; repeat later."""
+    """Access does not answer, so the request cannot be checked; repeat later."""
 
 
 class Overloaded(Unavailable, code="overloaded"):

@@ -1,13 +1,20 @@
-"""What the matcher asks Access: guardians of a child, and decisions of its approval surface."""
+"""What the matcher asks Access: guardians, decisions of its approval surface, relationships."""
 
-from dataclasses import dataclass
-from typing import TypeVar
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
 
 import httpx
 import msgspec
 from relay_common.errors import AccessUnavailable
 
 SECONDS = 5.0
+AT_ONCE = 10
+CONNECTIONS = 100
+# Shorter than servers keep an idle connection: one that is used again is still open.
+IDLE_SECONDS = 2.0
+UNKNOWN = "unknown"
 Answered = TypeVar("Answered")
 
 
@@ -25,11 +32,55 @@ class Approval(msgspec.Struct):
     subject_digest: str
 
 
+class Relationship(msgspec.Struct):
+    """What a sender is to a recipient, in a few characters that every store can hold."""
+
+    relationship: Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]{1,64}$")]
+
+
+def open_client() -> httpx.AsyncClient:
+    """Return a client that keeps its connections for a moment."""
+    limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=IDLE_SECONDS)
+    return httpx.AsyncClient(timeout=SECONDS, trust_env=False, limits=limits)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Access over HTTP (design D16); `url` is None where an installation has none."""
 
     url: str | None
+    client: httpx.AsyncClient = field(default_factory=open_client)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self.client.aclose()
+
+    async def relationships(
+        self, tenant: str, environment: str, sender: str, recipients: Sequence[str]
+    ) -> dict[str, str]:
+        """Return what `sender` is to each of `recipients` (spec, First contact).
+
+        Ten are asked at a time, and all of them within five seconds. Raises AccessUnavailable.
+        """
+        found: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(SECONDS):
+                for start in range(0, len(recipients), AT_ONCE):
+                    some = recipients[start : start + AT_ONCE]
+                    asked = (self.relationship(tenant, environment, sender, one) for one in some)
+                    found.update(zip(some, await asyncio.gather(*asked), strict=True))
+        except TimeoutError as error:
+            raise AccessUnavailable("Expected all answers of Access in time.") from error
+        return found
+
+    async def relationship(self, tenant: str, environment: str, sender: str, recipient: str) -> str:
+        """Return what `sender` is to `recipient`: unknown where Access has nothing about them.
+
+        Raises AccessUnavailable.
+        """
+        pair = {"sender": sender, "recipient": recipient}
+        found = await self.ask("/relationships", tenant, environment, **pair)
+        return UNKNOWN if found is None else read(found, Relationship).relationship
 
     async def guardians(self, tenant: str, environment: str, child: str) -> frozenset[str]:
         """Return the guardians of `child`. Raises AccessUnavailable."""
@@ -54,11 +105,10 @@ class Access:
             raise AccessUnavailable("Expected an installation that knows Access, found none.")
         params = {"tenant": tenant, "environment": environment, **query}
         try:
-            async with httpx.AsyncClient(timeout=SECONDS, trust_env=False) as client:
-                found = await client.get(f"{self.url.rstrip('/')}{path}", params=params)
-                if found.status_code == 404:
-                    return None
-                found.raise_for_status()
+            found = await self.client.get(f"{self.url.rstrip('/')}{path}", params=params)
+            if found.status_code == 404:
+                return None
+            found.raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise AccessUnavailable("Expected an answer of Access, found none.") from error
         return found.content

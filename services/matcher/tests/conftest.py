@@ -1,6 +1,8 @@
 """The matcher as tests meet it: its HTTP in process, its consumer by hand, on a real Postgres."""
 
 import itertools
+import socket
+import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -12,14 +14,17 @@ import httpx
 import orjson
 import psycopg
 import pytest
+import uvicorn
 from relay_common.avro import Codec
 from relay_common.cursors import Cursors
 from relay_common.db import installation, open_pool
 from relay_common.errors import Busy
 from relay_common.records import DeadLetter, Record
+from relay_common.testing import wait
 from relay_common.testing.databases import Database, Template
 from relay_common.testing.issuer import Issuer
 from relay_common.tokens import TokenVerifier
+from relay_devstack.access import create_app
 from relay_matcher.access import Access
 from relay_matcher.announcement import Announcer
 from relay_matcher.consumer import EventConsumer
@@ -57,9 +62,9 @@ class Kit:
     plumbing: Plumbing
     consumer: EventConsumer
     stream: psycopg.Connection[Any]
+    access: Access
     client: httpx.AsyncClient = field(init=False)
     desk: Desk = field(init=False)
-    access: Access = field(default_factory=lambda: Access(None))
     offsets: Iterator[int] = field(default_factory=itertools.count)
 
     # ---- HTTP
@@ -202,7 +207,7 @@ def event_fields(key: str, **given: Any) -> dict[str, Any]:
     return {**fields, **given}
 
 
-def create_kit(database: Database, issuer: Issuer) -> Kit:
+def create_kit(database: Database, issuer: Issuer, access_url: str) -> Kit:
     """Return the matcher on `database`, without its HTTP client."""
     codec = Codec()
     announcer = Announcer(codec.prefix, lambda name: name)
@@ -210,7 +215,21 @@ def create_kit(database: Database, issuer: Issuer) -> Kit:
     plumbing = Plumbing(codec, announcer, SHARDS, seed)
     consumer = EventConsumer(codec, seed, announcer, SHARDS)
     stream = database.connect("relay_matcher_stream")
-    return Kit(database, issuer, plumbing, consumer, stream)
+    return Kit(database, issuer, plumbing, consumer, stream, Access(access_url))
+
+
+@pytest.fixture(scope="session")
+def access_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The stand-in for Access, on a port of its own."""
+    state = tmp_path_factory.mktemp("access")
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(state), log_level="error"))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    wait.until(lambda: server.started, describe="the stand-in for Access to start")
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
 
 
 @pytest.fixture(scope="module")
@@ -221,16 +240,18 @@ def database_once(database_template: Template) -> Iterator[Database]:
 
 
 @pytest.fixture
-async def matcher_once(database_once: Database, issuer: Issuer) -> AsyncIterator[Kit]:
+async def matcher_once(
+    database_once: Database, issuer: Issuer, access_url: str
+) -> AsyncIterator[Kit]:
     """The matcher on the database that a module's tests share."""
-    async with serving(create_kit(database_once, issuer)) as kit:
+    async with serving(create_kit(database_once, issuer, access_url)) as kit:
         yield kit
 
 
 @pytest.fixture
-async def matcher(database: Database, issuer: Issuer) -> AsyncIterator[Kit]:
+async def matcher(database: Database, issuer: Issuer, access_url: str) -> AsyncIterator[Kit]:
     """The matcher of one test."""
-    async with serving(create_kit(database, issuer)) as kit:
+    async with serving(create_kit(database, issuer, access_url)) as kit:
         yield kit
 
 
@@ -246,3 +267,4 @@ async def serving(kit: Kit) -> AsyncIterator[Kit]:
         async with httpx.AsyncClient(transport=transport, base_url="http://matcher") as client:
             kit.client = client
             yield kit
+            await kit.access.close()

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from relay_common.errors import DeadlinePassed, DeadlineTooFar, Json, RelayError
@@ -32,6 +32,13 @@ REPLY_PART: Mapping[Kind, Part] = {"question": "response", "review": "decision"}
 LONGEST_WAIT = timedelta(seconds=WAIT_SECONDS.default)
 
 
+class Responder(NamedTuple):
+    """Who may reply, and what the waiter is to them: None where Access was not asked."""
+
+    identity: str
+    relationship: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """What somebody asks to open. `fields` is the request as it is shown again (api.md)."""
@@ -49,10 +56,15 @@ class Opening:
     deliver_topic: str | None = None
     profile: str | None = None
     responders: tuple[str, ...] = ()
+    relationships: Mapping[str, str] = field(default_factory=dict[str, str])
     subject_digest: str | None = None
     schema_digest: bytes | None = None
     default_response: bytes | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def invited(self) -> list[Responder]:
+        """Return the responders with what the waiter is to them."""
+        return [Responder(one, self.relationships.get(one)) for one in self.responders]
 
     def opened_fields(self, external_id: str, at: datetime) -> dict[str, Json]:
         """Return the members of this waitpoint that never change, as opened at `at`."""

@@ -15,7 +15,7 @@ from relay_matcher.http.waitpoints import waitpoints_router
 
 
 def matcher_app(desk: Desk, verifier: Verifier) -> FastAPI:
-    """Return the public app of the matcher; the pool is open while it runs."""
+    """Return the public app of the matcher; pool and Access are open while it runs."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
@@ -24,6 +24,7 @@ def matcher_app(desk: Desk, verifier: Verifier) -> FastAPI:
             yield
         finally:
             await desk.pool.close()
+            await desk.access.close()
 
     app = create_app("Relay matcher", "1", verifier, lifespan)
     app.include_router(waitpoints_router(desk))

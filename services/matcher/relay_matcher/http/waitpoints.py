@@ -1,5 +1,6 @@
 """`/v1/waitpoints`: open, read, list, cancel."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -23,7 +24,7 @@ from relay_common.limits import LIST_ITEMS
 from relay_common.tokens import Caller
 from relay_common.wire import Time
 
-from relay_matcher.domain.waitpoint import ACTIVE_STATES, Kind, State
+from relay_matcher.domain.waitpoint import ACTIVE_STATES, Kind, Opening, State
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.forms import CancelIn, WaitpointIn, opening_of
 from relay_matcher.http.lists import list_scope, listed, page_of
@@ -66,6 +67,7 @@ def waitpoints_router(desk: Desk) -> APIRouter:
         opening = opening_of(form, who, desk.plumbing.seed)
         if form.profile == "guardian_approval":
             await check_guardians(desk, who, form)
+        opening = await introduced(desk, opening)
         answer = await desk.submit(desk.opens, Call(who, attempted, opening))
         failpoints.hit("matcher.after_open_commit")
         return render(answer)
@@ -125,6 +127,18 @@ async def check_guardians(desk: Desk, who: Caller, form: WaitpointIn) -> None:
         raise GuardianNotListed(
             errors=[FieldError(f"/responders/{n}", "expected a guardian") for n in strangers]
         )
+
+
+async def introduced(desk: Desk, opening: Opening) -> Opening:
+    """Return `opening` with what its waiter is to each responder (design D14).
+
+    Access is asked before the transaction, and not at all for event waitpoints.
+    """
+    if not opening.responders:
+        return opening
+    place = (opening.key.tenant, opening.key.environment)
+    known = await desk.access.relationships(*place, opening.waiter, opening.responders)
+    return replace(opening, relationships=known)
 
 
 class WaitpointQuery:

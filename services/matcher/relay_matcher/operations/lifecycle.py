@@ -21,7 +21,7 @@ from relay_matcher.domain.rendering import (
     waitpoint_head,
 )
 from relay_matcher.domain.reply import Reply
-from relay_matcher.domain.waitpoint import Active
+from relay_matcher.domain.waitpoint import Active, Responder
 
 JSON_TYPE = {"content-type": "application/json"}
 
@@ -190,7 +190,7 @@ def reopened(announcer: Announcer, waitpoint: Active, at: datetime) -> list[OutM
 
 
 def invitations(
-    announcer: Announcer, waitpoint: Active, responders: Sequence[str], at: datetime
+    announcer: Announcer, waitpoint: Active, responders: Sequence[Responder], at: datetime
 ) -> list[OutMessage]:
     """Return the message that asks each responder to reply (design D14)."""
     head = open_head(slim(waitpoint), "open", at) + b"null}"
@@ -201,7 +201,7 @@ def invitations(
 
 
 def no_reply_needed(
-    announcer: Announcer, waitpoint: Active, responders: Sequence[str], at: datetime
+    announcer: Announcer, waitpoint: Active, responders: Sequence[Responder], at: datetime
 ) -> list[OutMessage]:
     """Return what turns each responder's copy to "no reply needed"."""
     shown = orjson.dumps({"id": encode_id("wp_", waitpoint.id.bytes), "kind": waitpoint.kind})
@@ -212,20 +212,30 @@ def no_reply_needed(
 
 
 def to_responder(
-    announcer: Announcer, waitpoint: Active, responder: str, name: str, shown: bytes, at: datetime
+    announcer: Announcer,
+    waitpoint: Active,
+    responder: Responder,
+    name: str,
+    shown: bytes,
+    at: datetime,
 ) -> OutMessage:
-    """Return one message to a responder about `waitpoint`, which `shown` renders."""
+    """Return one message to a responder about `waitpoint`, which `shown` renders.
+
+    It says what its sender, the waiter, is to the responder: an unknown one asks in the request
+    box (spec, First contact).
+    """
     invited = name == "waitpoint.invitation"
-    message_id = derive_id(name, waitpoint.id.bytes, responder)
-    invitation = derive_id("waitpoint.invitation", waitpoint.id.bytes, responder)
+    message_id = derive_id(name, waitpoint.id.bytes, responder.identity)
+    invitation = derive_id("waitpoint.invitation", waitpoint.id.bytes, responder.identity)
     record = Record(
-        responder,
+        responder.identity,
         message_id,
         "message",
         name,
         waitpoint_id=encode_id("wp_", waitpoint.id.bytes),
         supersedes=None if invited else invitation,
         wakes=invited,
+        relationship=responder.relationship,
     )
     members: dict[str, Json] = {
         "type": name,

@@ -113,8 +113,8 @@ async def store_round(
     for row in rows:
         messages += announced(plumbing, this, row, clock)
         if row.opening.id not in replied:
-            responders = row.opening.responders
-            messages += lifecycle.invitations(plumbing.announcer, active(row), responders, clock.at)
+            invited = row.opening.invited()
+            messages += lifecycle.invitations(plumbing.announcer, active(row), invited, clock.at)
     answers = {row.opening.id: shown(this, row, clock) for row in rows}
     return {**answers, **replied}, [*messages, *rulings.messages]
 

@@ -8,7 +8,7 @@ from relay_common.db import Connection
 from relay_common.outbox import OutMessage
 
 from relay_matcher.announcement import Announcer
-from relay_matcher.domain.waitpoint import Active
+from relay_matcher.domain.waitpoint import Active, Responder
 from relay_matcher.operations import lifecycle
 from relay_matcher.store import matching, sweeping
 
@@ -49,7 +49,7 @@ def expire_batch(conn: Connection, announcer: Announcer, shards: int) -> int:
 def expiries(
     announcer: Announcer,
     overdue: Sequence[Active],
-    listed: Mapping[UUID, Sequence[str]],
+    listed: Mapping[UUID, Sequence[Responder]],
     at: datetime,
 ) -> list[OutMessage]:
     """Return what tells waiters and responders (`listed` by waitpoint) of expired waitpoints."""

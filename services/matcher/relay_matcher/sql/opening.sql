@@ -140,7 +140,8 @@ from unnest(%(names)s::text[], %(values)s::text[], %(waitpoint_ids)s::uuid[]) q 
 
 -- name: insert_responders
 -- Store the responders of the openings; the rows check that none is the waiter.
-insert into responder (tenant, environment, waitpoint_id, responder, waiter)
-select current_setting('relay.tenant'), current_setting('relay.environment'), q.waitpoint_id, q.responder, q.waiter
-from unnest(%(waitpoint_ids)s::uuid[], %(responders)s::text[], %(waiters)s::text[]) q (waitpoint_id, responder, waiter);
+insert into responder (tenant, environment, waitpoint_id, responder, waiter, relationship)
+select current_setting('relay.tenant'), current_setting('relay.environment'), q.waitpoint_id, q.responder, q.waiter, q.relationship
+from unnest(%(waitpoint_ids)s::uuid[], %(responders)s::text[], %(waiters)s::text[], %(relationships)s::text[])
+  q (waitpoint_id, responder, waiter, relationship);
 

@@ -83,7 +83,7 @@ where w.tenant = current_setting('relay.tenant') and w.environment = current_set
 
 -- name: responders
 -- Read the responders of waitpoints.
-select r.waitpoint_id, r.responder from responder r
+select r.waitpoint_id, r.responder, r.relationship from responder r
 where r.tenant = current_setting('relay.tenant') and r.environment = current_setting('relay.environment')
   and r.waitpoint_id = any(%(ids)s::uuid[])
 order by r.waitpoint_id, r.responder;

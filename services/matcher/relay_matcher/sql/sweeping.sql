@@ -93,7 +93,7 @@ where w.tenant = q.tenant and w.environment = q.environment and w.id = q.id and 
 
 -- name: responders
 -- Read the responders of waitpoints of any tenant.
-select r.waitpoint_id, r.responder
+select r.waitpoint_id, r.responder, r.relationship
 from unnest(%(tenants)s::text[], %(environments)s::text[], %(ids)s::uuid[]) q (tenant, environment, id)
 join responder r on r.tenant = q.tenant and r.environment = q.environment and r.waitpoint_id = q.id;
 

@@ -234,14 +234,15 @@ async def insert_tags(conn: AsyncConnection, openings: Sequence[Opening]) -> Non
 
 async def insert_responders(conn: AsyncConnection, openings: Sequence[Opening]) -> None:
     """Store the responders of new waitpoints."""
-    listed = [(o.id.bytes, responder, o.waiter) for o in openings for responder in o.responders]
+    listed = [(o.id.bytes, o.waiter, one) for o in openings for one in o.invited()]
     if listed:
         await conn.execute(
             SQL["insert_responders"],
             {
                 "waitpoint_ids": uuids([waitpoint for waitpoint, _, _ in listed]),
-                "responders": repeated_texts(responder for _, responder, _ in listed),
-                "waiters": repeated_texts(waiter for _, _, waiter in listed),
+                "waiters": repeated_texts(waiter for _, waiter, _ in listed),
+                "responders": repeated_texts(one.identity for _, _, one in listed),
+                "relationships": repeated_texts(one.relationship for _, _, one in listed),
             },
         )
 

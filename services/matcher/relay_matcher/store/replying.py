@@ -24,7 +24,7 @@ from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
 
 from relay_matcher.domain.reply import Identity, Reply, Session, Target
-from relay_matcher.domain.waitpoint import Active, Opening
+from relay_matcher.domain.waitpoint import Active, Opening, Responder
 from relay_matcher.store.opening import key_columns
 
 SQL = queries.load("relay_matcher", "replying")
@@ -235,14 +235,16 @@ async def raise_revisions(conn: AsyncConnection, revisions: Mapping[UUID, int]) 
         )
 
 
-async def responders(conn: AsyncConnection, waitpoints: Sequence[UUID]) -> dict[UUID, list[str]]:
-    """Return the responders of waitpoints."""
-    found: dict[UUID, list[str]] = {}
+async def responders(
+    conn: AsyncConnection, waitpoints: Sequence[UUID]
+) -> dict[UUID, list[Responder]]:
+    """Return the responders of waitpoints, as they were asked."""
+    found: dict[UUID, list[Responder]] = {}
     if waitpoints:
         given = {"ids": uuids([waitpoint.bytes for waitpoint in waitpoints])}
         rows = await conn.execute(SQL["responders"], given, binary=True)
-        for waitpoint, responder in await rows.fetchall():
-            found.setdefault(waitpoint, []).append(responder)
+        for waitpoint, *responder in await rows.fetchall():
+            found.setdefault(waitpoint, []).append(Responder(*responder))
     return found
 
 

@@ -10,7 +10,7 @@ from relay_common.db import Connection, one_row
 from relay_common.limits import CLOSED_WAITPOINT_SECONDS, RETENTION_SECONDS
 from relay_common.match_key import MatchKey
 
-from relay_matcher.domain.waitpoint import Active
+from relay_matcher.domain.waitpoint import Active, Responder
 from relay_matcher.store.columns import waitpoint_columns
 from relay_matcher.store.matching import Waiting
 
@@ -41,13 +41,13 @@ def stall(conn: Connection, waitpoints: Sequence[Active], at: datetime) -> None:
     conn.execute(SQL["stall"], {**waitpoint_columns(waitpoints), "at": at})
 
 
-def responders(conn: Connection, waitpoints: Sequence[Active]) -> dict[UUID, list[str]]:
-    """Return the responders of waitpoints."""
-    found: dict[UUID, list[str]] = {}
+def responders(conn: Connection, waitpoints: Sequence[Active]) -> dict[UUID, list[Responder]]:
+    """Return the responders of waitpoints, as they were asked."""
+    found: dict[UUID, list[Responder]] = {}
     if waitpoints:
         rows = conn.execute(SQL["responders"], waitpoint_columns(waitpoints), binary=True)
-        for waitpoint, responder in rows.fetchall():
-            found.setdefault(waitpoint, []).append(responder)
+        for waitpoint, *responder in rows.fetchall():
+            found.setdefault(waitpoint, []).append(Responder(*responder))
     return found
 
 

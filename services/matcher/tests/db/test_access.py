@@ -1,16 +1,11 @@
-"""What Access decides: guardians, and decisions of its approval surface (design D15, D16)."""
+"""What Access decides: guardians, approvals, and relationships (design D14, D15, D16)."""
 
-import socket
-import threading
-from collections.abc import Iterator
-from pathlib import Path
+import asyncio
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from relay_common.testing import wait
-from relay_devstack.access import create_app
 from relay_matcher.access import Access
 
 CHILD, MUM, STRANGER = "subscriber:kid", "subscriber:mum", "subscriber:eve"
@@ -19,24 +14,9 @@ REPLIER = "waitpoints:reply waitpoints:read"
 PLACE = {"tenant": "acme", "environment": "test"}
 
 
-@pytest.fixture(scope="module")
-def access_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The stand-in for Access, on a port of its own."""
-    state: Path = tmp_path_factory.mktemp("access")
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(state), log_level="error"))
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-    thread.start()
-    wait.until(lambda: server.started, describe="the stand-in for Access to start")
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
-
-
 @pytest.fixture
 def guarded(matcher: Any, access_url: str) -> Any:
-    """The matcher with Access, which knows the child's guardian."""
-    object.__setattr__(matcher.desk, "access", Access(access_url))
+    """The matcher, whose Access knows the child's guardian."""
     known = {**PLACE, "child": CHILD, "guardians": [MUM]}
     assert httpx.put(f"{access_url}/guardians", json=known).status_code == 204
     return matcher
@@ -127,9 +107,104 @@ async def test_guardian_approval_closes_only_with_a_decision_of_access(
     assert done.json()["resolution"]["evidence_level"] == "access_aas_ref"
 
 
-async def test_without_access_nothing_is_approved(matcher: Any) -> None:
-    unavailable = await ask_guardian(matcher)
-    assert (unavailable.status_code, unavailable.json()["code"]) == (503, "access_unavailable")
-    object.__setattr__(matcher.desk, "access", Access("http://127.0.0.1:9"))
-    again = await ask_guardian(matcher)
-    assert (again.status_code, again.json()["code"]) == (503, "access_unavailable")
+async def test_without_access_nothing_is_asked_or_approved(matcher: Any) -> None:
+    for url in (None, "http://127.0.0.1:9"):
+        object.__setattr__(matcher.desk, "access", Access(url))
+        for ask in (ask_guardian, ask_people):
+            refused = await ask(matcher)
+            found = (refused.status_code, refused.json()["code"])
+            assert found == (503, "access_unavailable"), (url, ask)
+        assert (await matcher.open(str(url))).status_code == 201, "events need no Access"
+    assert matcher.one("select count(*) from matcher.waitpoint where kind <> 'event'") == 0
+
+
+async def ask_people(matcher: Any, *people: str, **given: Any) -> Any:
+    """Open a review of agent:a to `people`."""
+    match = {"event_type": "asked", "correlation_key": "p2"}
+    return await ask_guardian(
+        matcher, profile=None, match=match, responders=list(people or (MUM,)), **given
+    )
+
+
+def relate(access_url: str, sender: str, recipient: str, relationship: str) -> None:
+    """Record a relationship in Access."""
+    fact = {**PLACE, "sender": sender, "recipient": recipient, "relationship": relationship}
+    assert httpx.put(f"{access_url}/relationships", json=fact).status_code == 204
+
+
+def told(matcher: Any) -> list[tuple[str, str, str | None]]:
+    """Return what went to responders: recipient, type, what the sender is to them."""
+    return [
+        (m.record["owner"], m.record["type"].removeprefix("waitpoint."), m.record["relationship"])
+        for m in matcher.announced("relay.mailbox")
+        if m.record["kind"] == "message"
+    ]
+
+
+@pytest.mark.spec("FC-UNKNOWN")
+@pytest.mark.parametrize("ending", ["cancel", "expire"])
+async def test_responders_are_told_what_the_waiter_is_to_them(
+    matcher: Any, access_url: str, clock: Any, ending: str
+) -> None:
+    ann, bob = f"subscriber:ann-{ending}", f"subscriber:bob-{ending}"
+    relate(access_url, "agent:a", ann, "contact")
+    relate(access_url, bob, "agent:a", "contact")
+    opened = (await ask_people(matcher, ann, bob)).json()
+    assert told(matcher) == [(ann, "invitation", "contact"), (bob, "invitation", "unknown")]
+    # What Access says later changes nothing: the second message goes where the first one went.
+    relate(access_url, "agent:a", bob, "contact")
+    if ending == "cancel":
+        await matcher.call("POST", f"/v1/waitpoints/{opened['id']}/cancel")
+    else:
+        clock.shift(timedelta(hours=2))
+        assert matcher.expire_due() == 1
+    assert told(matcher) == [
+        (ann, "no_reply_needed", "contact"),
+        (bob, "no_reply_needed", "unknown"),
+    ]
+
+
+async def test_access_is_asked_for_ten_responders_at_a_time(matcher: Any) -> None:
+    crowd = Crowd()
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(crowd.answer))
+    object.__setattr__(matcher.desk, "access", Access("http://access", client))
+    people = [f"subscriber:{number}" for number in range(100)]
+    opened = await ask_people(matcher, *people)
+    assert opened.status_code == 201, opened.text
+    assert (crowd.answered, crowd.most) == (100, 10)
+    assert {relationship for _, _, relationship in told(matcher)} == {"contact"}
+
+
+class Crowd:
+    """An Access that answers only when ten have asked."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+        self.here = self.most = self.answered = 0
+
+    async def answer(self, _scope: Any, _receive: Any, send: Any) -> None:
+        """Answer one request."""
+        self.here += 1
+        self.most = max(self.most, self.here)
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        mine = self.waiting[-1]
+        if len(self.waiting) == 10:
+            for one in self.waiting:
+                one.set_result(None)
+            self.waiting.clear()
+        await mine
+        self.here -= 1
+        self.answered += 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"relationship":"contact"}'})
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"relationship":""}', b'{"relationship":"a\\u0000"}'])
+async def test_an_answer_in_another_form_is_none(matcher: Any, answer: bytes) -> None:
+    def odd(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=answer)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(odd))
+    object.__setattr__(matcher.desk, "access", Access("http://access", client))
+    refused = await ask_people(matcher)
+    assert (refused.status_code, refused.json()["code"]) == (503, "access_unavailable")

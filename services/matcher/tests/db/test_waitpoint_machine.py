@@ -267,7 +267,9 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.spec("WP-STATE-OPEN", "WP-STATE-STALLED", "WP-STATE-RESOLVED", "WP-STATE-EXPIRED")
-def test_waitpoint_against_its_model(database: Database, clock: Clock, issuer: Issuer) -> None:
+def test_waitpoint_against_its_model(
+    database: Database, clock: Clock, issuer: Issuer, access_url: str
+) -> None:
     specification = util.spec_from_file_location("kit_of_machine", PLACE)
     assert specification is not None
     assert specification.loader is not None
@@ -277,7 +279,7 @@ def test_waitpoint_against_its_model(database: Database, clock: Clock, issuer: I
     clock.freeze()
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        kit = kit_module.create_kit(database, issuer)
+        kit = kit_module.create_kit(database, issuer, access_url)
         runner.run(stack.enter_async_context(kit_module.serving(kit)))
         run_state_machine_as_test(
             lambda: Machine(kit, clock, runner),
