@@ -1,7 +1,8 @@
 """One mailbox at 20,000 appends a second beside thousands of quiet ones, through the topic.
 
 A record's delay is from its hand-over to the producer to the commit of its append, by the clock of
-the one machine. The quiet mailboxes are measured alone and beside the hot one in the same run.
+the one machine. The quiet mailboxes are measured alone and beside the hot one in the same run. The
+figures of `hot_append`, where the two streams have a connection each, follow.
 """
 
 import os
@@ -14,11 +15,12 @@ import psycopg
 from confluent_kafka import Producer
 from relay_common.match_key import owner_key
 
-from bench.database import empty_mailboxes, open_database
+from bench.database import Database, empty_mailboxes, open_database
 from bench.events import CODEC, ENVIRONMENT, TENANT
 from bench.figures import Figure, percentile
 from bench.pipeline import Pipeline, running_mailbox
 from bench.runs import RUN_SECONDS, until
+from bench.sections import hot_append
 from bench.stage import Stage
 
 TOPIC = "bench.relay.mailbox"
@@ -90,8 +92,14 @@ def form(owner: str, phase: str) -> Form:
 
 
 def measure(stage: Stage) -> list[Figure]:
-    """Return the delays of quiet mailboxes alone and beside a hot one, and the hot one's rate."""
+    """Return the delays of quiet mailboxes alone and beside a hot one, and the hot one's rate:
+    through the topic, then at the append function."""
     database = open_database(stage, min(stage.profile.open_sizes))
+    return through_topic(stage, database) + hot_append.measure(stage, database)
+
+
+def through_topic(stage: Stage, database: Database) -> list[Figure]:
+    """Return the figures of one mailbox process that takes both from the topic."""
     empty_mailboxes(database)
     with psycopg.connect(database.url, autocommit=True) as conn:
         conn.execute(KEEP, (TENANT, ENVIRONMENT, KEPT))

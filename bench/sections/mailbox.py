@@ -96,12 +96,16 @@ def owner_of(number: int) -> str:
     return f"agent:box-{number}"
 
 
-def stream_side(database: Database) -> psycopg.Connection:
-    """Return a connection of the mailbox's stream role."""
+def stream_url(database: Database) -> str:
+    """Return the login of the mailbox's stream role."""
     role = "relay_mailbox_stream"
     password = role_passwords(database.url, "")[role]
-    url = make_conninfo(database.url, user=role, password=password)
-    return psycopg.connect(url, autocommit=True)
+    return make_conninfo(database.url, user=role, password=password)
+
+
+def stream_side(database: Database) -> psycopg.Connection:
+    """Return a connection of the mailbox's stream role."""
+    return psycopg.connect(stream_url(database), autocommit=True)
 
 
 def appended(stage: Stage, database: Database, boxes: int, size: int, callers: int) -> Figure:
