@@ -1,7 +1,8 @@
 """A connection that does something useful while the server works."""
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import psycopg
@@ -26,6 +27,20 @@ class OverlappingConnection(psycopg.Connection[TupleRow]):
     """
 
     meanwhile: Callable[[], bool] | None = None
+
+    @contextmanager
+    def pipeline(self) -> Generator[psycopg.Pipeline]:
+        """Lend a pipeline; nothing else is done until all of it is sent.
+
+        A server that waits for the rest of a pipeline keeps its locks, and neither the limit of a
+        statement nor that of an idle transaction ends that.
+        """
+        with super().pipeline() as pipeline:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            try:
+                yield pipeline
+            finally:
+                self.meanwhile = meanwhile
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Return what `gen` comes to, as psycopg's own `wait` does; times are in seconds."""

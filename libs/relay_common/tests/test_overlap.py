@@ -59,3 +59,24 @@ def test_connection_that_the_server_ends_is_an_operational_error(conn, database)
     with pytest.raises(psycopg.OperationalError):
         conn.execute("select pg_sleep(30)")
     assert conn.closed
+
+
+def test_pipeline_is_sent_whole_before_anything_else_is_done(conn):
+    """Frozen in between, the server would wait for the rest with its locks held."""
+    begun = []
+    conn.meanwhile = lambda: bool(begun.append(conn.pgconn.pipeline_status)) if inside else False
+    inside = True
+    with conn.pipeline():
+        conn.execute("select pg_sleep(0.05)")
+        second = conn.execute("select 2")
+        assert begun == []
+    assert second.fetchone() == (2,)
+    assert begun != []
+
+
+def test_stream_roles_end_a_transaction_that_lasts(database):
+    if database.owner.info.server_version < 170000:
+        pytest.skip("transaction_timeout came with PostgreSQL 17")
+    for service in ("intake", "matcher", "escalation", "mailbox"):
+        conn = database.connect(f"relay_{service}_stream")
+        assert conn.execute("show transaction_timeout").fetchone() == ("1min",)
