@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 
 
@@ -278,3 +279,18 @@ async def test_large_data_travel_by_reference(matcher: Any) -> None:
 def later(clock: Any, seconds: float = 3600) -> str:
     """Return a time after the database's clock."""
     return (clock.now() + timedelta(seconds=seconds)).isoformat()
+
+
+async def test_one_id_under_two_keys_of_a_batch_is_two_events(matcher: Any) -> None:
+    """An id re-sent under another key counts as a new event (design D17), with its own data."""
+    opened = {key: (await matcher.open(key)).json()["id"] for key in ("a", "b")}
+    matcher.deliver(*[matcher.value(key, id="same", data={"key": key}) for key in opened])
+    shown = {
+        m.record["correlation_key"]: orjson.loads(m.record["body"])["waitpoint"]
+        for m in matcher.announced("relay.waitpoints")
+        if m.record["type"] == "waitpoint.resolved"
+    }
+    assert {key: one["resolution"]["event"]["data"]["key"] for key, one in shown.items()} == {
+        "a": "a",
+        "b": "b",
+    }
