@@ -42,6 +42,11 @@ FILL_TYPES = [
     "text",
     "bytea",
 ]
+ALLOW = """
+insert into matcher.tenant_setting (tenant, environment, name, value)
+values (%s, %s, 'open_waitpoints_per_tenant', '100000000')
+on conflict (tenant, environment, name) do nothing
+"""
 COUNT_OPEN = """
 insert into matcher.open_counter (tenant, environment, waiter, open_count)
 select tenant, environment, waiter, count(*) from matcher.waitpoint group by 1, 2, 3
@@ -210,6 +215,7 @@ def restore(database: Database) -> None:
         conn.execute("set lock_timeout = '30s'")
         if conn.execute(REOPEN).rowcount:
             conn.execute("vacuum (analyze) matcher.waitpoint")
+        conn.execute(ALLOW, (TENANT, ENVIRONMENT))
         conn.execute("select matcher.create_slices('24 hours')")
         make_ceiling_slices(conn)
 

@@ -5,6 +5,7 @@ the listeners drain, the process ends. A loop that dies takes the process with i
 """
 
 import asyncio
+import gc
 import random
 import signal
 import sys
@@ -141,6 +142,7 @@ def discard(conn: Connection | None) -> None:
 def run(service: ServiceProcess) -> int:
     """Run `service` until SIGTERM, SIGINT or the death of a loop; return the exit code."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()  # what was made until now stays; a collection need not look at it each time
     install_signals(service.stop)
     service.readiness.add("process", lambda: "stopping" if service.stop.is_set() else None)
     service.readiness.add("loops", lambda: silent_loop(service.loops))

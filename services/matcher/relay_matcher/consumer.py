@@ -1,8 +1,8 @@
 """`relay.events` → waitpoints: records in, one transaction a batch (design §3)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 from relay_common import failpoints
 from relay_common.avro import Codec
 from relay_common.db import Connection
@@ -18,7 +18,7 @@ from relay_matcher.store.matching import BatchContext, TakenBefore, batch_contex
 SCHEMA = "relay.events.v1"
 
 
-class Ahead(NamedTuple):
+class Ahead(msgspec.Struct, frozen=True, gc=False):
     """An event that was read before its batch, and by what context."""
 
     context: BatchContext
