@@ -143,7 +143,10 @@ def drive(stage: Stage, database: Database, bank: Bank, batch: Batch, *, empty: 
 
 def processor_seconds(conn: psycopg.Connection, bank: Bank) -> float:
     """Return the processor time that the processes of `bank` and their backends have used."""
-    query = "select pid from pg_stat_activity where datname = current_database() and pid <> %s"
+    query = (
+        "select pid from pg_stat_activity where datname = current_database() and pid <> %s"
+        " and backend_type = 'client backend'"
+    )
     backends = [pid for (pid,) in conn.execute(query, (conn.info.backend_pid,)).fetchall()]
     times = [psutil.Process(pid).cpu_times() for pid in backends]
     return sum(child.cpu_seconds() for child in bank.children) + sum(
