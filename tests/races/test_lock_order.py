@@ -5,22 +5,17 @@ import random
 import threading
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from relay_common.combiner import Answer
-from relay_common.cursors import Cursors
-from relay_common.db import open_pool
 from relay_common.idempotency import Attempt, Call
 from relay_common.ids import decode_id, new_id
 from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
 from relay_matcher.domain.reply import Acceptable, Identity, Reply
 from relay_matcher.domain.waitpoint import Opening
-from relay_matcher.http.desk import create_desk
 from relay_matcher.operations import sweeping
 from relay_matcher.operations.cancelling import Cancelling
 from relay_matcher.operations.early_reply import EarlyReply
@@ -28,6 +23,7 @@ from relay_matcher.operations.replying import GivenReply, OpenSession
 from relay_matcher.store.replying import ByKey
 
 ROUNDS = 250
+DESKS = 3
 AT_ONCE = 24
 RECENT = 24
 TENANT, ENVIRONMENT = "acme", "test"
@@ -57,19 +53,6 @@ WRONG = {
     "replies after the deadline": """
       select count(*) from matcher.waitpoint where responded_at >= expires_at""",
 }
-
-
-@pytest.fixture
-async def desks(matcher: Any) -> AsyncIterator[list[Any]]:
-    """Three front desks on one database: calls of different ones never share a transaction."""
-    async with AsyncExitStack() as stack:
-        found = []
-        for _ in range(3):
-            pool = open_pool(matcher.database.conninfo("relay_matcher_http"), "relay-test", 4)
-            await stack.enter_async_context(pool)
-            cursors = Cursors(b"a secret of tests")
-            found.append(create_desk(pool, matcher.plumbing, cursors, matcher.access))
-        yield found
 
 
 class Crowd:

@@ -3,8 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,37 +11,22 @@ from typing import Any
 import orjson
 import pytest
 from relay_common.combiner import Answer
-from relay_common.cursors import Cursors
-from relay_common.db import open_pool
 from relay_common.idempotency import Attempt, Call
 from relay_common.ids import decode_id, new_id
 from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
 from relay_matcher.domain.waitpoint import Opening
-from relay_matcher.http.desk import create_desk
 from relay_matcher.operations import opening as operation
 from relay_matcher.operations import sweeping
 from relay_matcher.operations.cancelling import Cancelling
 
 ROUNDS = 60
+DESKS = 4
 TENANT, ENVIRONMENT = "acme", "test"
 WAITERS = ("agent:a", "agent:b", "agent:c")
 OF_A_WAITER, OF_THE_TENANT, ON_A_KEY = 4, 10, 6
 PER_WAITER, PER_TENANT = "open_waitpoints_per_waiter", "open_waitpoints_per_tenant"
 ACTIVE = "select count(*) from matcher.waitpoint where closed_at is null"
-
-
-@pytest.fixture
-async def desks(matcher: Any) -> AsyncIterator[list[Any]]:
-    """Four front desks on one database: calls of different ones never share a transaction."""
-    async with AsyncExitStack() as stack:
-        found = []
-        for _ in range(4):
-            pool = open_pool(matcher.database.conninfo("relay_matcher_http"), "relay-test", 4)
-            await stack.enter_async_context(pool)
-            cursors = Cursors(b"a secret of tests")
-            found.append(create_desk(pool, matcher.plumbing, cursors, matcher.access))
-        yield found
 
 
 @pytest.fixture
