@@ -80,7 +80,7 @@ end $$;
 -- goes by message id whatever the statistics say: the other index has no order by it. The plan is generic, because with
 -- arrays each batch would be planned anew, which takes longer than to append one record; and without enable_seqscan, because
 -- it may be as old as the empty tables.
--- hinted says that the owner has to be woken. A superseded held record is acked in the same step.
+-- hinted says that the owner has to be woken. What a record supersedes is acked in the same step, whoever holds it or asks with it.
 create function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[], message_ids uuid[],
   kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[],
   supersedes uuid[], wakings boolean[], bodies bytea[])
@@ -175,16 +175,26 @@ begin
   from fresh f
   order by f.ord;
 
+  -- Acknowledgements hold deliveries without a head, in this order; an "acked" of theirs that came first stands.
   if cardinality(array_remove(supersedes, null)) > 0 then
-    with taken as (
-      delete from delivery d
-      using unnest(boxes, supersedes) w(box, message_id)
+    with superseded as materialized (
+      select r.tenant, r.environment, r.mailbox_id, r.seq, r.appended_at
+      from unnest(boxes, supersedes) w(box, message_id)
       cross join lateral (select r.* from record r where r.tenant = tenants[w.box] and r.environment = environments[w.box]
         and r.mailbox_id = ids[w.box] and r.message_id between w.message_id and w.message_id order by r.message_id limit 1) r
-      where d.tenant = r.tenant and d.environment = r.environment and d.mailbox_id = r.mailbox_id and d.seq = r.seq
-        and d.state = 'held'
-      returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at)
-    update record r set acked_deliveries = 0 from taken t
+      order by r.mailbox_id, r.seq
+    ), locked as materialized (
+      select s.* from superseded s
+      cross join lateral (select from delivery d where d.tenant = s.tenant and d.environment = s.environment
+        and d.mailbox_id = s.mailbox_id and d.seq = s.seq limit 1 for update) d
+    ), asked as (
+      delete from request q using locked l
+      where q.tenant = l.tenant and q.environment = l.environment and q.mailbox_id = l.mailbox_id and q.seq = l.seq
+    ), taken as (
+      delete from delivery d using locked l
+      where d.tenant = l.tenant and d.environment = l.environment and d.mailbox_id = l.mailbox_id and d.seq = l.seq
+      returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at, d.deliveries)
+    update record r set acked_deliveries = t.deliveries from taken t
     where r.tenant = t.tenant and r.environment = t.environment and r.mailbox_id = t.mailbox_id and r.seq = t.seq
       and r.appended_at = t.appended_at;
   end if;

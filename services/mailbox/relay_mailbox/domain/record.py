@@ -41,9 +41,9 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
 class NewRecord(msgspec.Struct, frozen=True, gc=False):
     """What to append to the mailbox of `to`.
 
-    Ids are 16 raw bytes. `supersedes` names a held record of the same owner that is acked in the
-    same step; `wakes` says whether a hint may go out; `sender` is set on messages only; `body` is
-    JSON.
+    Ids are 16 raw bytes. `supersedes` names a record of the same owner that is acked in the same
+    step, held, leased or not; `wakes` says whether a hint may go out; `sender` is set on messages
+    only; `body` is JSON.
     """
 
     to: Owner

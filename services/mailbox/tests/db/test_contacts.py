@@ -72,6 +72,17 @@ async def test_an_accepted_sender_is_let_in(streams, reader, request_record):
     ]
 
 
+async def test_what_is_settled_leaves_the_request_box(streams, reader, new_record, request_record):
+    asked = request_record()
+    settled = new_record(sender=STRANGER, relationship="unknown", supersedes=asked.message_id)
+    streams.append(asked)
+    streams.append(settled)
+    box = (await reader.get("me/requests")).json()["items"]
+    assert [(one["sender"], one["records"], one["first_seq"]) for one in box] == [(STRANGER, 1, 2)]
+    assert (await reader.send("POST", f"me/requests/{STRANGER}/accept")).json()["accepted"] == 1
+    assert seqs(await reader.lease(10)) == [2]
+
+
 async def test_known_relationships_do_not_ask(streams, reader, new_record):
     streams.append(new_record(sender=STRANGER, relationship="contact"))
     assert seqs(await reader.lease(10)) == [1]

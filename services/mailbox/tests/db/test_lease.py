@@ -96,6 +96,26 @@ async def test_a_held_record_and_its_successor_in_one_batch(streams, reader, new
     assert seqs(await reader.lease(10)) == [2]
 
 
+@pytest.mark.spec("MB-ACKED", "ES-CLOSE")
+async def test_what_supersedes_an_available_or_leased_record_acks_it(
+    streams, reader, new_record, clock
+):
+    waiting, worked_on = streams.fill(2)
+    lease = await reader.lease(1)
+    assert seqs(lease) == [1]
+    streams.append(
+        new_record(supersedes=worked_on.message_id), new_record(supersedes=waiting.message_id)
+    )
+    assert await reader.ack(lease) == ["already_acked"]
+    clock.shift(timedelta(hours=1))
+    assert seqs(await reader.lease(10)) == [3, 4], "what is settled is not leased again"
+    page = (await reader.get("me/records", since=0)).json()
+    assert [(r["state"], r["deliveries"]) for r in page["records"][:2]] == [
+        ("acked", 1),
+        ("acked", 0),
+    ]
+
+
 @pytest.mark.spec("MB-LEASE")
 async def test_two_leasers_at_once_get_disjoint_ascending_records(streams, reader, client):
     streams.fill(120)
