@@ -27,8 +27,13 @@ from relay_common.tokens import TokenVerifier, jwks_over_http
 
 Side = Literal["http", "stream"]
 AGAIN_SECONDS = 1.0
+LOGIN_TRIES = 60  # migrations create the roles: one that is unknown may still be on its way
 PROBE_SECONDS = 1.0
 log = logger(__name__)
+
+
+class LoginRefused(Exception):
+    """The database answers, and does not let this role in: wrong password, or no such role."""
 
 
 def parse_roles(service: str, offered: Sequence[str]) -> frozenset[str]:
@@ -68,18 +73,29 @@ def wait_for_database(
 ) -> Installation:
     """Return who the database is, once it answers, is safe and has the migration `version`.
 
-    Raises UnsafeDatabase for a server that could forget what it has acknowledged.
+    Raises UnsafeDatabase for a server that could forget what it has acknowledged, and LoginRefused
+    for one that keeps this role out for a minute.
     """
     conninfo = conninfo_of(settings, service, side)
+    refused = 0
     while True:
         try:
             with connect(conninfo, f"relay-{service}") as conn:
                 check_server(conn, allow_unsafe_durability=settings.unsafe_durability)
                 wait_for_schema(conn, version, threading.Event())
                 return installation(conn)
-        except psycopg.OperationalError:
-            log.warning("database_awaited", exc_info=True)
+        except psycopg.OperationalError as error:
+            refused = refused + 1 if is_refusal(error) else 0
+            log.warning("database_awaited", role=f"relay_{service}_{side}", found=str(error))
+            if refused >= LOGIN_TRIES:
+                raise LoginRefused(f"expected to be let in, found: {error}") from None
             time.sleep(AGAIN_SECONDS)
+
+
+def is_refusal(error: psycopg.OperationalError) -> bool:
+    """Tell whether a server answered and refused the login; libpq does not pass its code on."""
+    server = error.pgconn
+    return server is not None and (server.used_password or server.needs_password)
 
 
 def verifier_of(settings: CommonSettings) -> TokenVerifier:

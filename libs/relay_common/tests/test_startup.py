@@ -5,9 +5,11 @@ import threading
 
 import psycopg
 import pytest
+from relay_common import startup
 from relay_common.db import UnsafeDatabase
 from relay_common.settings import CommonSettings
 from relay_common.startup import (
+    LoginRefused,
     Probe,
     conninfo_of,
     database_probe,
@@ -63,6 +65,18 @@ def test_the_database_is_awaited_and_known(database: Database):
     found = wait_for_database(settings, "matcher", "stream", "0003_pre_matcher")
     row = database.owner.execute("select id, hash_seed from relay.installation").fetchall()
     assert [(found.id, found.hash_seed)] == row
+
+
+def test_a_wrong_password_is_said_and_not_waited_on_for_ever(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+):
+    if database.parts.get("password") is None:
+        pytest.skip("this server lets everybody in")
+    monkeypatch.setattr(startup, "LOGIN_TRIES", 3)
+    monkeypatch.setattr(startup, "AGAIN_SECONDS", 0.0)
+    wrong = settings_on(database, stream_password="zzsecret")
+    with pytest.raises(LoginRefused, match=r'password .* failed for user "relay_matcher_'):
+        wait_for_database(wrong, "matcher", "stream", "0003_pre_matcher")
 
 
 def test_a_database_that_may_forget_is_refused(database: Database):
