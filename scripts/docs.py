@@ -1,4 +1,4 @@
-"""Write docs/errors.md, docs/limits.md, docs/metrics.md and docs/topics.md from what the code says.
+"""Write the generated pages of docs/ from what the code and the schemas say.
 
 `--check` writes nothing and fails when a page is stale.
 """
@@ -39,6 +39,7 @@ def pages() -> dict[str, str]:
     """Return page name → text."""
     return {
         "errors.md": errors_page(),
+        "events.md": events_page(),
         "limits.md": limits_page(),
         "metrics.md": metrics_page(),
         "topics.md": topics_page(),
@@ -65,6 +66,28 @@ def errors_page() -> str:
         for error in sorted(catalogue(), key=lambda error: (error.status, error.code))
     ]
     return page("Errors", ERRORS, ("code", "status", "meaning"), rows)
+
+
+EVENTS = """\
+The event catalog, from `schemas/events.yaml`. Bodies are JSON; the Avro around them is in
+`schemas/avro`, examples are in `schemas/examples`. A member with `?` is there where it
+applies; answers and events may gain members. Events of a waitpoint come in the order of their
+`revision` in the waiter's mailbox, on `relay.waitpoints` and on the topic of `deliver_to`, each
+under the same `id` everywhere: who has seen it ignores it."""
+LIFECYCLE = ("type", "id", "revision", "occurred_at", "waitpoint")
+
+
+def events_page() -> str:
+    """Return the event catalog."""
+    catalog = yaml.safe_load((ROOT / "schemas" / "events.yaml").read_text(encoding="utf-8"))
+    rows: list[tuple[str, str, str, str]] = []
+    for group, events in catalog.items():
+        for name, one in events.items():
+            members = [*(LIFECYCLE if group == "lifecycle" else ()), *one.get("members", ())]
+            members += [f"{member}?" for member in one.get("maybe", ())]
+            kind = "internal" if one.get("internal") else group
+            rows.append((f"`{name}`", kind, one["when"], ", ".join(f"`{m}`" for m in members)))
+    return page("Events", EVENTS, ("event", "kind", "when", "members"), rows)
 
 
 def limits_page() -> str:

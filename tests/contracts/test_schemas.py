@@ -16,6 +16,8 @@ SCHEMAS = SCHEMA_DIR.parent
 CODEC = Codec()
 EXAMPLES = sorted((SCHEMAS / "examples").glob("*/*.json"))
 TOPICS = {p.stem: yaml.safe_load(p.read_text()) for p in (SCHEMAS / "topics").glob("*.yaml")}
+EVENTS = yaml.safe_load((SCHEMAS / "events.yaml").read_text())
+LIFECYCLE = {"type", "id", "revision", "occurred_at", "waitpoint"}
 SOURCES = {name: topic for name, topic in TOPICS.items() if not name.endswith(".dlq")}
 
 
@@ -65,6 +67,20 @@ def test_every_lifecycle_event_has_an_example() -> None:
     records = [record_of(p)[1] for p in EXAMPLES if p.parent.name == "relay.waitpoints.v1"]
     shown = {record["type"]: record["internal"] for record in records}
     assert shown == dict.fromkeys(CATALOG, False) | dict.fromkeys(INTERNAL, True)
+
+
+def test_the_catalog_names_every_event_and_its_members() -> None:
+    lifecycle = EVENTS["lifecycle"]
+    internal = {name for name, one in lifecycle.items() if one.get("internal")}
+    assert (set(lifecycle) - internal, internal) == (CATALOG, INTERNAL)
+    described = lifecycle | EVENTS["messages"] | EVENTS["early"]
+    bodies = [json.loads(record_of(path)[1].get("body", b"{}")) for path in EXAMPLES]
+    shown = [body for body in bodies if body.get("type") in described]
+    assert {body["type"] for body in shown} >= CATALOG | INTERNAL | set(EVENTS["messages"])
+    for body in shown:
+        one = described[body["type"]]
+        needed = {*one.get("members", ()), *(LIFECYCLE if body["type"] in lifecycle else ())}
+        assert needed <= set(body) <= needed | set(one.get("maybe", ())), body["type"]
 
 
 @pytest.mark.parametrize("name", sorted(TOPICS))
