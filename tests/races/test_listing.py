@@ -15,6 +15,8 @@ FILTERS: list[dict[str, Any]] = [
     {"state": ["open", "stalled"]},
     {"kind": "question"},
     {"event_type": "asked"},
+    {"correlation_key": "shared"},
+    {"event_type": "asked", "correlation_key": "shared", "state": "open"},
     {"waiter": "agent:a"},
     {"responder": "subscriber:ann"},
     {"tag": ["shop:north", "lane:2"]},
@@ -24,8 +26,10 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-async def ask(matcher: Any, key: str) -> str:
-    """Open a question of agent:a that every filter finds."""
+async def ask(matcher: Any, wanted: dict[str, Any], name: object) -> str:
+    """Open a question that `wanted` finds: of one waiter, or of many on one key."""
+    shared = "correlation_key" in wanted
+    who, key = (f"agent:{name}", "shared") if shared else ("agent:a", f"k{name}")
     body = {
         "kind": "question",
         "match": {"event_type": "asked", "correlation_key": key},
@@ -35,7 +39,7 @@ async def ask(matcher: Any, key: str) -> str:
         "response_schema": {"type": "integer"},
         "tags": {"shop": "north", "lane": "2"},
     }
-    opened = await matcher.call("POST", "/v1/waitpoints", body)
+    opened = await matcher.call("POST", "/v1/waitpoints", body, who=who)
     assert opened.status_code == 201, opened.text
     return opened.json()["id"]
 
@@ -53,13 +57,15 @@ async def pages(matcher: Any, wanted: dict[str, Any], seen: list[str]) -> None:
         cursor = {"cursor": page.json()["next_cursor"]}
 
 
-async def change(matcher: Any, going: list[str], done: asyncio.Event) -> int:
+async def change(
+    matcher: Any, wanted: dict[str, Any], going: list[str], done: asyncio.Event
+) -> int:
     """Cancel what goes and open more, until the pages are read; return how much was done."""
     steps = 0
     while not done.is_set():
         if going:
-            await matcher.call("POST", f"/v1/waitpoints/{going.pop()}/cancel")
-        await ask(matcher, f"more-{steps}")
+            await matcher.call("POST", f"/v1/waitpoints/{going.pop()}/cancel", **OPERATOR)
+        await ask(matcher, wanted, f"more-{steps}")
         await matcher.open(f"event-{steps}", who="agent:b")
         matcher.event(f"event-{steps}")
         steps += 1
@@ -69,14 +75,14 @@ async def change(matcher: Any, going: list[str], done: asyncio.Event) -> int:
 @pytest.mark.spec("WP-LIST")
 @pytest.mark.parametrize("wanted", FILTERS, ids=lambda one: "+".join(one) or "all")
 async def test_what_stays_is_listed_exactly_once(matcher: Any, wanted: dict[str, Any]) -> None:
-    ids = [await ask(matcher, f"k{n}") for n in range(STAY + GO)]
+    ids = [await ask(matcher, wanted, n) for n in range(STAY + GO)]
     staying, going = ids[::2], ids[1::2]
     if "expires_before" in wanted:
         soon = matcher.one("select relay.now()") + timedelta(hours=1)
         wanted = {**wanted, "expires_before": soon.isoformat()}
     seen: list[str] = []
     done = asyncio.Event()
-    changing = asyncio.create_task(change(matcher, going, done))
+    changing = asyncio.create_task(change(matcher, wanted, going, done))
     try:
         await pages(matcher, wanted, seen)
     finally:
