@@ -86,8 +86,8 @@ create unique index waitpoint_takes_an_event_once
 create index waitpoint_by_waiter on matcher.waitpoint (tenant, environment, waiter, id);
 create index waitpoint_active_by_deadline on matcher.waitpoint (expires_at) where state in ('open', 'stalled');
 create index waitpoint_open_by_heartbeat on matcher.waitpoint (heartbeat_due) where state = 'open' and heartbeat_due is not null;
--- An early reply asks for the newest waitpoint of a waiter and key (D19); events have no replies.
-create index waitpoint_replied_by_key on matcher.waitpoint (tenant, environment, key_hash, waiter, id) where kind <> 'event';
+-- An early reply asks for the newest waitpoint of a waiter and key (D19), by the one clock; events have no replies.
+create index waitpoint_replied_by_key on matcher.waitpoint (tenant, environment, key_hash, waiter, created_at, id) where kind <> 'event';
 
 -- Last: while the table is empty other indexes cost the same for a probe by key, and the planner keeps the latest.
 alter table matcher.waitpoint add primary key (tenant, environment, id);
@@ -170,7 +170,6 @@ create table matcher.held_reply (
   reply_session uuid not null,
   part text not null constraint held_reply_part_is_known check (part in ('response', 'decision')),
   reply bytea,
-  access_reference text,
   held_at timestamptz not null,
   expires_at timestamptz not null,
   outcome text constraint held_reply_outcome_is_known check (outcome in ('taken', 'rejected', 'expired')),
@@ -306,6 +305,13 @@ create trigger waitpoint_expires_only_after_deadline before update on matcher.wa
   when (new.state = 'expired' and old.state <> 'expired' and relay.now() < new.expires_at)
   execute function matcher.refuse_change('waitpoint_expires_only_after_deadline');
 
+-- A held reply is what was given, until it is settled and its value goes.
+create trigger held_reply_is_fixed before update on matcher.held_reply for each row
+  when (old.outcome is not null or new.reply is not null or new.outcome is null or new.responder <> old.responder or new.channel <> old.channel
+    or new.evidence_level <> old.evidence_level or new.subject_digest <> old.subject_digest or new.reply_session <> old.reply_session
+    or new.waiter <> old.waiter or new.event_type <> old.event_type or new.correlation_key <> old.correlation_key)
+  execute function matcher.refuse_change('held_reply_is_fixed');
+
 create function matcher.list_responder() returns trigger language plpgsql as $$
 declare
   opened record;
@@ -359,7 +365,8 @@ set plan_cache_mode = force_generic_plan as $$
     where k.session = (
       select s.id from reply_session s
       where s.tenant = current_setting('relay.tenant') and s.environment = current_setting('relay.environment') and s.id = k.session
-        and s.waitpoint_id = k.id and s.identity = k.responder and s.channel = k.channel and s.expires_at > p_at)) q
+        and s.waitpoint_id = k.id and s.identity = k.responder and s.channel = k.channel
+        and k.evidence in (s.evidence_level::text, 'access_aas_ref') and s.expires_at > p_at)) q
   where w.ctid = q.place and w.id = q.id and w.closed_at is null and w.expires_at > p_at
   returning w.id, w.revision
 $$;

@@ -34,7 +34,7 @@ from relay_common.idempotency import Attempt, fingerprint
 from relay_common.middleware import BodyLimit, Edge
 from relay_common.strict_json import parse
 from relay_common.tokens import Caller
-from relay_common.wire import refused, told
+from relay_common.wire import limit_in, refused, told
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -165,7 +165,7 @@ async def on_invalid(_request: Request, error: Exception) -> Response:
     if in_body:
         return render(refusal(refused(in_body)))
     errors = [FieldError(f"?{fault['loc'][-1]}", told(fault)) for fault in faults]
-    return render(refusal(ValidationFailed(errors=errors)))
+    return render(refusal(ValidationFailed(errors=errors, limit=limit_in(faults))))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -120,6 +120,16 @@ async def claim(conn: AsyncConnection, attempts: Sequence[Attempt], seed: int) -
     return claims
 
 
+async def done_before(conn: AsyncConnection, attempt: Attempt) -> Answer | None:
+    """Return the stored answer of `attempt`, None when it is new or under way; nothing is locked.
+
+    For those who ask others before their transaction: a repeat must not need them again.
+    """
+    rows = await conn.execute(SQL["stored_answers"], columns([attempt]))
+    row = await rows.fetchone()
+    return None if row is None else standing(compared(attempt, *row[1:]))
+
+
 def columns(attempts: Sequence[Attempt]) -> dict[str, object]:
     """Return the key columns of `attempts` as arrays."""
     return {

@@ -45,7 +45,7 @@ EVENTS_REQUEST_BYTES = fixed(
     "events_request_bytes", 16 * 1024 * KIB, "bytes", "Body of one POST /v1/events"
 )
 JSON_DEPTH = fixed("json_depth", 64, "levels", "Nesting of a JSON document")
-REPLY_BYTES = fixed("reply_bytes", 64 * KIB, "bytes", "Response of one reply")
+REPLY_BYTES = fixed("reply_bytes", 64 * KIB, "bytes", "Response, decision or default response")
 MESSAGE_BYTES = fixed("message_bytes", 256 * KIB, "bytes", "Content or envelope of one message")
 CONTENT_BYTES = fixed("content_bytes", 256 * KIB, "bytes", "Content of one waitpoint")
 RESPONSE_SCHEMA_BYTES = fixed("response_schema_bytes", 32 * KIB, "bytes", "Response schema")
@@ -54,6 +54,16 @@ RESPONDERS = fixed("responders", 100, "responders", "Responders of one waitpoint
 TIERS = fixed("escalation_tiers", 16, "tiers", "Tiers of one escalation policy")
 SURFACE_STEPS = fixed("surface_steps", 16, "steps", "Steps of one surface policy and recipient")
 TAGS = fixed("tags", 64, "tags", "Tags of one waitpoint")
+TAG_CHARACTERS = fixed("tag_characters", 256, "characters", "Name or value of a tag")
+ACTIONS = fixed("actions", 64, "actions", "Actions of one review")
+ACTION_CHARACTERS = fixed("action_characters", 128, "characters", "Name of an action")
+CLAIM_CHARACTERS = fixed("claim_text_characters", 16 * KIB, "characters", "Claim text")
+CANCEL_REASON_CHARACTERS = fixed(
+    "cancel_reason_characters", 1 * KIB, "characters", "Reason of a cancellation"
+)
+REPLY_SESSION_SECONDS = fixed(
+    "reply_session_seconds", 15 * MINUTE, "seconds", "Reply session, or to the deadline if sooner"
+)
 WAIT_SECONDS = fixed("wait_seconds", 30 * DAY, "seconds", "Longest wait of a waitpoint")
 HEARTBEAT_SECONDS_LEAST = fixed("heartbeat_seconds_least", 1, "seconds", "Shortest heartbeat")
 HEARTBEAT_SECONDS = fixed("heartbeat_seconds", DAY, "seconds", "Longest heartbeat interval")

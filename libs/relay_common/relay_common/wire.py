@@ -1,14 +1,16 @@
 """Requests as typed values: strict pydantic models, times, durations, and faults with pointers."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainValidator,
     TypeAdapter,
     WithJsonSchema,
@@ -16,7 +18,14 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from relay_common import limits
-from relay_common.errors import FieldError, RelayError, UnknownField, ValidationFailed, catalogue
+from relay_common.errors import (
+    FieldError,
+    LimitHit,
+    RelayError,
+    UnknownField,
+    ValidationFailed,
+    catalogue,
+)
 
 TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
@@ -24,6 +33,7 @@ TIME = re.compile(
 NO_FIXED_LENGTH = re.compile(r"P[^T]*[YM]")
 SPAN = TypeAdapter(timedelta)
 BY_CODE = {error.code: error for error in catalogue()}
+Measured = TypeVar("Measured", bound=Sized | int)
 
 
 class Wire(BaseModel):
@@ -32,10 +42,10 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def expected(what: str, found: str) -> PydanticCustomError:
-    """Return the error that says what a field should have been."""
-    message = f"expected {what}, found {found}"
-    return PydanticCustomError("relay", "{message}", {"message": message})
+def expected(what: str, found: str, hit: LimitHit | None = None) -> PydanticCustomError:
+    """Return the error that says what a field should have been, and the limit that it hit."""
+    context: dict[str, object] = {"message": f"expected {what}, found {found}", "limit": hit}
+    return PydanticCustomError("relay", "{message}", context)
 
 
 def parse_time(value: object) -> datetime:
@@ -99,10 +109,24 @@ def bounded(value: object, limit: limits.Limit) -> object:
     if isinstance(value, str):
         size = len(value.encode("utf-8", "surrogatepass"))
         if not 1 <= size <= limit.default:
-            raise expected(f"1 to {limit.default} bytes of UTF-8", f"{size}")
+            hit = limit.hit(size) if size else None
+            raise expected(f"1 to {limit.default} bytes of UTF-8", f"{size}", hit)
         if "\x00" in value:
             raise expected("text without NUL", "one")
     return value
+
+
+def at_most(limit: limits.Limit) -> AfterValidator:
+    """Return the validator of what has a size, or is a number, up to `limit`."""
+
+    def checked(value: Measured) -> Measured:
+        got = value if isinstance(value, int) else len(value)
+        if got > limit.upper:
+            hit = limit.hit(got, limit.upper)
+            raise expected(f"at most {limit.upper} {limit.unit}", f"{got}", hit)
+        return value
+
+    return AfterValidator(checked)
 
 
 Time = Annotated[
@@ -116,6 +140,7 @@ Duration = Annotated[
 KeyText = Annotated[str, BeforeValidator(key_text)]
 IdentityText = Annotated[str, BeforeValidator(identity_text)]
 SourceText = Annotated[str, BeforeValidator(source_text)]
+PageSize = Annotated[int, Field(ge=1), at_most(limits.LIST_ITEMS)]
 
 
 def rfc3339(moment: datetime) -> str:
@@ -157,7 +182,14 @@ def refused(faults: Sequence[ErrorDetails]) -> RelayError:
         return named(errors=errors)
     if "extra_forbidden" in types:
         return UnknownField(errors=errors)
-    return ValidationFailed(f"Expected other values in {len(errors)} places.", errors=errors)
+    detail = f"Expected other values in {len(errors)} places."
+    return ValidationFailed(detail, errors=errors, limit=limit_in(faults))
+
+
+def limit_in(faults: Sequence[ErrorDetails]) -> LimitHit | None:
+    """Return the first limit that `faults` say was hit."""
+    hits = (fault.get("ctx", {}).get("limit") for fault in faults)
+    return next((hit for hit in hits if isinstance(hit, LimitHit)), None)
 
 
 def told(fault: ErrorDetails) -> str:

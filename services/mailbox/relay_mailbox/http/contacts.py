@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Response
 from relay_common import limits
 from relay_common.http import create_router, render
+from relay_common.wire import PageSize
 
 from relay_mailbox.http.models import AbuseBody
 from relay_mailbox.http.paths import Sender
@@ -23,7 +24,7 @@ async def requests(
     owner: str,
     who: Reading,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=limits.LIST_ITEMS.upper)] = limits.LIST_ITEMS.default,
+    limit: PageSize = limits.LIST_ITEMS.default,
     cursor: str | None = None,
 ) -> Response:
     """Unknown senders whose messages wait in the request box."""

@@ -7,6 +7,7 @@ from relay_common import limits
 from relay_common.errors import FieldError, ValidationFailed
 from relay_common.failpoints import hit
 from relay_common.http import create_router, render
+from relay_common.wire import PageSize
 
 from relay_mailbox.http.models import (
     AckBody,
@@ -40,7 +41,6 @@ router = create_router("/v1/mailboxes/{owner:name}")
 
 Since = Annotated[int, Query(ge=0, lt=2**63)]
 Epoch = Annotated[int | None, Query(ge=0, lt=2**63)]
-PageLimit = Annotated[int, Query(ge=1, le=limits.LIST_ITEMS.upper)]
 
 
 @router.get("")
@@ -56,7 +56,7 @@ async def records(
     shared: Shared,
     since: Since = 0,
     epoch: Epoch = None,
-    limit: PageLimit = limits.LIST_ITEMS.default,
+    limit: PageSize = limits.LIST_ITEMS.default,
 ) -> Response:
     """Records after `since`, in seq order, without side effects; 409 when a resync is required."""
     if since > 0 and epoch is None:
@@ -120,7 +120,7 @@ async def dead_letters(
     owner: str,
     who: Reading,
     shared: Shared,
-    limit: PageLimit = limits.LIST_ITEMS.default,
+    limit: PageSize = limits.LIST_ITEMS.default,
     cursor: str | None = None,
 ) -> Response:
     """Records that were redelivered too often, in seq order."""

@@ -6,18 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from relay_common import limits
-from relay_common.wire import Duration, Wire, expected
+from relay_common.wire import Duration, Wire, at_most, expected
 
-MAX_RECORDS = limits.LEASE_RECORDS.default
+MAX_RECORDS = at_most(limits.LEASE_RECORDS)
 Seq = Annotated[int, Field(ge=1, lt=2**63)]
-Seqs = Annotated[list[Seq], Field(min_length=1, max_length=MAX_RECORDS)]
+Seqs = Annotated[list[Seq], Field(min_length=1), MAX_RECORDS]
 AtLeastOneSecond = Annotated[Duration, Field(ge=timedelta(seconds=1))]
 
 
 class LeaseBody(Wire):
     """Lease up to `max_records`; without `lease_seconds` for the tenant's setting."""
 
-    max_records: Annotated[int, Field(ge=1, le=MAX_RECORDS)] = 1
+    max_records: Annotated[int, Field(ge=1), MAX_RECORDS] = 1
     lease_seconds: AtLeastOneSecond | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import orjson
 from relay_common.errors import (
+    AccessReferenceInvalid,
     AccessReferenceRequired,
     FieldError,
     Json,
@@ -84,13 +85,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply as it was given: `part` is the field it came in, `session` is none for one by key."""
+    """A reply as it was given: `part` is the field it came in, `session` is none for one by key.
+
+    It is `disproved` when it names a decision that Access does not know.
+    """
 
     identity: Identity
     subject_digest: str
     part: Part
     value: Json
     session: uuid.UUID | None = None
+    disproved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +168,24 @@ def value_fault(reply: Reply, target: Target) -> RelayError | None:
         return ReplySchemaViolation(errors=faults)
     if reply.subject_digest != target.subject_digest:
         return SubjectDigestMismatch()
+    if reply.disproved:
+        return AccessReferenceInvalid()
     if target.waitpoint.profile is not None and reply.identity.evidence_level != "access_aas_ref":
         return AccessReferenceRequired()
     return None
 
 
 def belongs(session: Session, reply: Reply, target: Target) -> bool:
-    """Tell whether the session was opened for this waitpoint by the identity that completes it."""
+    """Tell whether the session was opened for this waitpoint by the identity that completes it.
+
+    Who a channel claims to be is not who a token proves; Access alone may prove more later.
+    """
+    identity = reply.identity
     return (
         session.waitpoint_id in (target.waitpoint.id, None)
-        and session.identity == reply.identity.responder
-        and session.channel == reply.identity.channel
+        and session.identity == identity.responder
+        and session.channel == identity.channel
+        and identity.evidence_level in (session.evidence_level, "access_aas_ref")
     )
 
 

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from relay_common.combiner import Answer, Combiner
 from relay_common.cursors import Cursors
-from relay_common.db import AsyncConnection, Pool
+from relay_common.db import AsyncConnection, Pool, tenant_transaction
 from relay_common.errors import RelayError
-from relay_common.idempotency import Call, mutation
+from relay_common.idempotency import Attempt, Call, done_before, mutation
 
 from relay_matcher.access import Access
 from relay_matcher.domain.waitpoint import Opening
@@ -55,6 +55,11 @@ class Desk:
         found = await combiner.submit(call.caller.tenant, call.caller.environment, call)
         self.wake()
         return found
+
+    async def done_before(self, attempt: Attempt) -> Answer | None:
+        """Return the stored answer of a repeat: it does not need Access again (design D20)."""
+        async with tenant_transaction(self.pool, attempt.tenant, attempt.environment) as conn:
+            return await done_before(conn, attempt)
 
 
 Operate = Callable[

@@ -13,7 +13,7 @@ from relay_common.ids import decode_id
 from relay_common.limits import LIST_ITEMS
 from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
-from relay_common.wire import Time, parse_time, rfc3339
+from relay_common.wire import PageSize, Time, parse_time, rfc3339
 
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.lists import list_scope, listed, page_of
@@ -85,7 +85,7 @@ class EventQuery:
         correlation_key: str | None = None,
         received_after: Time | None = None,
         received_before: Time | None = None,
-        limit: Annotated[int, Query(ge=1, le=LIST_ITEMS.upper)] = LIST_ITEMS.default,
+        limit: PageSize = LIST_ITEMS.default,
         cursor: str | None = None,
     ) -> None:
         """Hold the parameters as FastAPI has read them. Raises TimeWindowRequired."""

@@ -20,15 +20,22 @@ from relay_common.errors import (
 )
 from relay_common.ids import new_id
 from relay_common.limits import (
+    ACTION_CHARACTERS,
+    ACTIONS,
+    CANCEL_REASON_CHARACTERS,
+    CLAIM_CHARACTERS,
     CONTENT_BYTES,
     HEARTBEAT_SECONDS,
     HEARTBEAT_SECONDS_LEAST,
+    REPLY_BYTES,
     RESPONDERS,
+    TAG_CHARACTERS,
     TAGS,
+    Limit,
 )
 from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
-from relay_common.wire import Duration, IdentityText, KeyText, Time, Wire, rfc3339
+from relay_common.wire import Duration, IdentityText, KeyText, Time, Wire, at_most, rfc3339
 
 from relay_matcher.domain.condition import compiled
 from relay_matcher.domain.digest import subject_digest
@@ -36,8 +43,8 @@ from relay_matcher.domain.reply import Acceptable
 from relay_matcher.domain.response_schema import check_schema
 from relay_matcher.domain.waitpoint import Kind, Opening
 
-TagText = Annotated[str, Field(min_length=1, max_length=256)]
-ActionText = Annotated[str, Field(min_length=1, max_length=128)]
+TagText = Annotated[str, Field(min_length=1), at_most(TAG_CHARACTERS)]
+ActionText = Annotated[str, Field(min_length=1), at_most(ACTION_CHARACTERS)]
 
 
 class MatchIn(Wire):
@@ -62,24 +69,24 @@ class WaitpointIn(Wire):
     expires_at: Time | None = None
     heartbeat_interval: Duration | None = None
     response_schema: dict[str, JsonValue] | None = None
-    responders: Annotated[list[IdentityText], Field(max_length=RESPONDERS.default)] | None = None
+    responders: Annotated[list[IdentityText], at_most(RESPONDERS)] | None = None
     content: dict[str, JsonValue] | None = None
-    claim_text: Annotated[str, Field(max_length=16_384)] | None = None
+    claim_text: Annotated[str, at_most(CLAIM_CHARACTERS)] | None = None
     subject_digest: Annotated[str, Field(max_length=128)] | None = None
-    actions: Annotated[list[ActionText], Field(min_length=1, max_length=64)] | None = None
+    actions: Annotated[list[ActionText], Field(min_length=1), at_most(ACTIONS)] | None = None
     default_response: JsonValue = None
     deliver_to: DeliverTo | None = None
     escalation_policy: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     surface_policy: dict[str, JsonValue] | None = None
     profile: Literal["guardian_approval", "access_approval"] | None = None
     accept_events_since: Time | None = None
-    tags: Annotated[dict[TagText, TagText], Field(max_length=TAGS.default)] | None = None
+    tags: Annotated[dict[TagText, TagText], at_most(TAGS)] | None = None
 
 
 class CancelIn(Wire):
     """`POST /v1/waitpoints/{id}/cancel`."""
 
-    reason: Annotated[str, Field(max_length=1024)] | None = None
+    reason: Annotated[str, at_most(CANCEL_REASON_CHARACTERS)] | None = None
 
 
 ONLY_EVENTS = ("condition", "accept_events_since")
@@ -106,6 +113,7 @@ def opening_of(form: WaitpointIn, caller: Caller, seed: int) -> Opening:
     if form.condition is not None:
         compiled(form.condition)
     bound = bound_part(form, caller)
+    refuse_default(form, bound)
     key = MatchKey(
         caller.tenant, caller.environment, form.match.event_type, form.match.correlation_key
     )
@@ -184,12 +192,11 @@ def bound_part(form: WaitpointIn, caller: Caller) -> Bound | None:
     if len(set(form.responders or ())) != len(form.responders or ()):
         raise ValidationFailed(errors=[FieldError("/responders", "expected each of them once")])
     content = cast(Json, form.content)
-    refuse_large(content)
+    refuse_large("content", content, CONTENT_BYTES)
     refuse_evidence(content)
     digest = subject_digest(content)
     if form.subject_digest is not None and form.subject_digest != digest:
         raise SubjectDigestMismatch(f"Expected the digest of content, {digest}, found another.")
-    refuse_default(form, acceptable)
     return Bound(digest, acceptable)
 
 
@@ -216,23 +223,24 @@ def require(form: WaitpointIn, acceptable: Acceptable) -> None:
         )
 
 
-def refuse_large(content: Json) -> None:
-    """Raise PayloadTooLarge for content above its limit."""
-    size = len(orjson.dumps(content))
-    if size > CONTENT_BYTES.default:
+def refuse_large(what: str, value: Json, limit: Limit) -> None:
+    """Raise PayloadTooLarge for a value that is larger than `limit` as JSON."""
+    size = len(orjson.dumps(value))
+    if size > limit.default:
         raise PayloadTooLarge(
-            f"Expected content of at most {CONTENT_BYTES.default} bytes, found {size}.",
-            limit=CONTENT_BYTES.hit(size),
+            f"Expected {what} of at most {limit.default} bytes, found {size}.",
+            limit=limit.hit(size),
         )
 
 
 def refuse_evidence(content: Json) -> None:
     """Raise ValidationFailed for evidence by reference that has no digest to check it by."""
     evidence = content.get("evidence") if isinstance(content, Mapping) else None
-    items = evidence if isinstance(evidence, list | tuple) else [evidence]
+    several = isinstance(evidence, list | tuple)
+    items = {f"/{n}": one for n, one in enumerate(evidence)} if several else {"": evidence}
     faults = [
-        FieldError(f"/content/evidence/{place}/digest", "expected a digest beside the uri")
-        for place, item in enumerate(items)
+        FieldError(f"/content/evidence{place}/digest", "expected a digest beside the uri")
+        for place, item in items.items()
         if isinstance(item, Mapping)
         and "uri" in item
         and not str(item.get("digest", "")).startswith("sha-256:")
@@ -241,15 +249,20 @@ def refuse_evidence(content: Json) -> None:
         raise ValidationFailed(errors=faults)
 
 
-def refuse_default(form: WaitpointIn, acceptable: Acceptable) -> None:
-    """Refuse a default response where silence is not consent, or one that is no valid reply."""
-    if form.default_response is None:
+def refuse_default(form: WaitpointIn, bound: Bound | None) -> None:
+    """Refuse a default response where silence is not consent, or one that is no valid reply.
+
+    It stands whole in the event and the record of the expiry.
+    """
+    default = cast(Json, form.default_response)
+    if default is None:
         return
+    refuse_large("a default response", default, REPLY_BYTES)
     if form.profile == "guardian_approval":
         raise DefaultResponseForbidden(
             errors=[FieldError("/default_response", "expected none under guardian_approval")]
         )
-    faults = acceptable.faults(cast(Json, form.default_response), "/default_response")
+    faults = bound.acceptable.faults(default, "/default_response") if bound else ()
     if faults:
         raise ValidationFailed("Expected a default response that is a valid reply.", errors=faults)
 

@@ -1,19 +1,22 @@
 """Reply sessions, replies by id and by match key, and recorded rejections."""
 
+from dataclasses import replace
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
+from relay_common.combiner import Answer
 from relay_common.db import tenant_transaction
-from relay_common.errors import AccessReferenceInvalid, Json, RelayError
+from relay_common.errors import RelayError
 from relay_common.http import attempt, caller, create_router, render
 from relay_common.idempotency import Attempt, Call
 from relay_common.ids import decode_id
 from relay_common.limits import LIST_ITEMS
 from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
+from relay_common.wire import PageSize
 
-from relay_matcher.domain.reply import Identity, Reply, action_of
+from relay_matcher.domain.reply import Reply, action_of
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.lists import list_scope, listed, page_of
 from relay_matcher.http.reply_forms import (
@@ -51,14 +54,18 @@ def replies_router(desk: Desk) -> APIRouter:
         if raw is None:
             # Unknown like any other; but the waitpoint itself decides first whether it is there.
             raw = UUID(int=0).bytes
-        given = await reply_of(desk, who, form, UUID(bytes=raw))
+        given = await reply_or_done(desk, who, attempted, form, UUID(bytes=raw))
+        if isinstance(given, Answer):
+            return render(given)
         call = Call(who, attempted, GivenReply(wanted, given))
         return render(await desk.submit(desk.replies, call))
 
     @router.post("/replies")
     async def reply_early(who: Replier, attempted: Tried, form: EarlyReplyIn) -> Response:
         key = MatchKey(who.tenant, who.environment, form.event_type, form.correlation_key)
-        given = await reply_of(desk, who, form, None)
+        given = await reply_or_done(desk, who, attempted, form)
+        if isinstance(given, Answer):
+            return render(given)
         key_hash = key.hash(desk.plumbing.seed)
         where = ByKey(key, key_hash, form.waiter, given.identity.responder)
         call = Call(who, attempted, EarlyReply(where, given))
@@ -69,7 +76,7 @@ def replies_router(desk: Desk) -> APIRouter:
         request: Request,
         who: Reader,
         identifier: str,
-        limit: Annotated[int, Query(ge=1, le=LIST_ITEMS.upper)] = LIST_ITEMS.default,
+        limit: PageSize = LIST_ITEMS.default,
         cursor: str | None = None,
     ) -> Response:
         wanted = waitpoint_id(identifier)
@@ -87,28 +94,36 @@ def replies_router(desk: Desk) -> APIRouter:
     return router
 
 
-async def reply_of(
-    desk: Desk, who: Caller, form: ReplyIn | EarlyReplyIn, session: UUID | None
-) -> Reply:
-    """Return the reply that `form` gives; a reference is checked with Access (design D15)."""
-    identity = identity_of(who, form)
+async def reply_or_done(
+    desk: Desk,
+    who: Caller,
+    attempted: Attempt,
+    form: ReplyIn | EarlyReplyIn,
+    session: UUID | None = None,
+) -> Reply | Answer:
+    """Return the reply that `form` gives, or the stored answer where it was given before.
+
+    A reference is checked with Access (design D15), once a reply. Raises AccessUnavailable.
+    """
     part, value = value_of(form)
-    reply = Reply(identity, form.subject_digest, part, value, session)
+    reply = Reply(identity_of(who, form), form.subject_digest, part, value, session)
     if form.access_reference is None:
         return reply
-    await check_reference(desk, who, reply, form.access_reference)
-    proven = Identity(identity.responder, identity.channel, "access_aas_ref")
-    return Reply(proven, form.subject_digest, part, value, session)
+    done = await desk.done_before(attempted)
+    return done or await proven(desk, who, reply, form.access_reference)
 
 
-async def check_reference(desk: Desk, who: Caller, reply: Reply, reference: str) -> None:
-    """Raise AccessReferenceInvalid unless Access knows this decision of this responder."""
+async def proven(desk: Desk, who: Caller, reply: Reply, reference: str) -> Reply:
+    """Return `reply` with what Access says: proven when it knows this decision of this responder.
+
+    Otherwise it is disproved: to be refused and recorded like every other that is wrong.
+    """
     found = await desk.access.approval(who.tenant, who.environment, reference)
-    decided: Json = action_of(reply.value)
     if (
         found is None
         or found.responder != reply.identity.responder
         or found.subject_digest != reply.subject_digest
-        or (reply.part == "decision" and found.decision != decided)
+        or (reply.part == "decision" and found.decision != action_of(reply.value))
     ):
-        raise AccessReferenceInvalid
+        return replace(reply, disproved=True)
+    return replace(reply, identity=replace(reply.identity, evidence_level="access_aas_ref"))

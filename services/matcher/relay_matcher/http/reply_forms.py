@@ -2,13 +2,11 @@
 
 from typing import Annotated, cast
 
-import orjson
 from pydantic import Field, JsonValue
 from relay_common.errors import (
     FieldError,
     InsufficientScope,
     Json,
-    PayloadTooLarge,
     ValidationFailed,
 )
 from relay_common.limits import REPLY_BYTES
@@ -17,6 +15,7 @@ from relay_common.wire import IdentityText, KeyText, Wire
 
 from relay_matcher.domain.reply import Channel, Identity
 from relay_matcher.domain.waitpoint import Part
+from relay_matcher.http.forms import refuse_large
 
 ADAPTER = "replies:channel"
 Digest = Annotated[str, Field(min_length=1, max_length=128)]
@@ -81,10 +80,5 @@ def value_of(form: ReplyPart) -> tuple[Part, Json]:
         raise ValidationFailed(errors=[FieldError("", fault)])
     part = cast(Part, given[0])
     value = cast(Json, getattr(form, part))
-    size = len(orjson.dumps(value))
-    if size > REPLY_BYTES.default:
-        raise PayloadTooLarge(
-            f"Expected a reply of at most {REPLY_BYTES.default} bytes, found {size}.",
-            limit=REPLY_BYTES.hit(size),
-        )
+    refuse_large("a reply", value, REPLY_BYTES)
     return part, value

@@ -22,7 +22,7 @@ from relay_common.idempotency import Attempt, Call
 from relay_common.ids import decode_id
 from relay_common.limits import LIST_ITEMS
 from relay_common.tokens import Caller
-from relay_common.wire import Time
+from relay_common.wire import PageSize, Time
 
 from relay_matcher.domain.waitpoint import ACTIVE_STATES, Kind, Opening, State
 from relay_matcher.http.desk import Desk
@@ -61,13 +61,15 @@ def waitpoints_router(desk: Desk) -> APIRouter:
     @router.post("", status_code=201)
     async def open_waitpoint(
         who: Writer,
-        attempted: Annotated[Attempt, Depends(attempt("expires_at"))],
+        attempted: FirstDeadline,
         form: WaitpointIn,
     ) -> Response:
         opening = opening_of(form, who, desk.plumbing.seed)
-        if form.profile == "guardian_approval":
-            await check_guardians(desk, who, form)
-        opening = await introduced(desk, opening)
+        if opening.responders:
+            done = await desk.done_before(attempted)
+            if done is not None:
+                return render(done)
+            opening = await introduced(desk, who, form, opening)
         answer = await desk.submit(desk.opens, Call(who, attempted, opening))
         failpoints.hit("matcher.after_open_commit")
         return render(answer)
@@ -129,13 +131,13 @@ async def check_guardians(desk: Desk, who: Caller, form: WaitpointIn) -> None:
         )
 
 
-async def introduced(desk: Desk, opening: Opening) -> Opening:
+async def introduced(desk: Desk, who: Caller, form: WaitpointIn, opening: Opening) -> Opening:
     """Return `opening` with what its waiter is to each responder (design D14).
 
-    Access is asked before the transaction, and not at all for event waitpoints.
+    Access is asked before the transaction. Raises GuardianNotListed and AccessUnavailable.
     """
-    if not opening.responders:
-        return opening
+    if form.profile == "guardian_approval":
+        await check_guardians(desk, who, form)
     place = (opening.key.tenant, opening.key.environment)
     known = await desk.access.relationships(*place, opening.waiter, opening.responders)
     return replace(opening, relationships=known)
@@ -155,7 +157,7 @@ class WaitpointQuery:
         tag: Annotated[list[str] | None, Query()] = None,
         expires_before: Time | None = None,
         awaiting: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=LIST_ITEMS.upper)] = LIST_ITEMS.default,
+        limit: PageSize = LIST_ITEMS.default,
         cursor: str | None = None,
     ) -> None:
         """Hold the parameters as FastAPI has read them."""

@@ -7,7 +7,13 @@ from uuid import UUID
 
 from relay_common.combiner import Answer, answer
 from relay_common.db import AsyncConnection
-from relay_common.errors import Json, RelayError, ResponderIsWaiter, WaitpointNotFound
+from relay_common.errors import (
+    AccessReferenceInvalid,
+    Json,
+    RelayError,
+    ResponderIsWaiter,
+    WaitpointNotFound,
+)
 from relay_common.idempotency import Call
 from relay_common.ids import encode_id, new_id
 from relay_common.outbox import OutMessage
@@ -82,6 +88,8 @@ def decide(
             return decided(plumbing, rulings, early, call, target)
     if reply.identity.responder == call.given.where.waiter:
         return ResponderIsWaiter()
+    if reply.disproved:
+        return AccessReferenceInvalid()
     return hold(early, call.given, rulings.at, ends)
 
 

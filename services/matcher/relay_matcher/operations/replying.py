@@ -11,6 +11,7 @@ from relay_common.db import AsyncConnection
 from relay_common.errors import RelayError, ResponderIsWaiter, ResponderNotListed, WaitpointNotFound
 from relay_common.idempotency import Call
 from relay_common.ids import encode_id, new_id
+from relay_common.limits import REPLY_SESSION_SECONDS
 from relay_common.wire import rfc3339
 
 from relay_matcher.domain.reply import CLOSED, Identity, Reply, Target
@@ -20,7 +21,7 @@ from relay_matcher.operations.ruling import Rulings, rule, store_rulings
 from relay_matcher.store import closing, replying
 from relay_matcher.store.constraints import named_rules
 
-SESSION_LASTS = timedelta(minutes=15)
+SESSION_LASTS = timedelta(seconds=REPLY_SESSION_SECONDS.default)
 
 
 @dataclass(frozen=True, slots=True)

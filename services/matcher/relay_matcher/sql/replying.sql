@@ -28,7 +28,7 @@ with newest as materialized (
     where n.tenant = current_setting('relay.tenant') and n.environment = current_setting('relay.environment')
       and n.key_hash = k.key_hash and n.waiter = k.waiter and n.event_type = k.event_type and n.correlation_key = k.correlation_key
       and n.kind <> 'event'
-    order by n.id desc
+    order by n.created_at desc, n.id desc
     limit 1) c
   order by c.id)
 select w.id, k.place, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic,

@@ -41,8 +41,9 @@ async def ask_guardian(matcher: Any, **given: Any) -> Any:
 
 
 async def decide(matcher: Any, waitpoint: dict[str, Any], **given: Any) -> Any:
-    """Reply as the guardian."""
+    """Reply as the guardian, under `key` if one is given."""
     how = {"who": MUM, "scope": REPLIER}
+    key = given.pop("key", None)
     path = f"/v1/waitpoints/{waitpoint['id']}"
     opened = (await matcher.call("POST", f"{path}/reply-sessions", {}, **how)).json()
     body = {
@@ -51,7 +52,20 @@ async def decide(matcher: Any, waitpoint: dict[str, Any], **given: Any) -> Any:
         "decision": "approve",
         **given,
     }
-    return await matcher.call("POST", f"{path}/replies", body, **how)
+    return await matcher.call("POST", f"{path}/replies", body, key=key, **how)
+
+
+def approve(access_url: str, reference: str, opened: dict[str, Any], **given: Any) -> None:
+    """Record a decision of the guardian in Access."""
+    decision = {
+        **PLACE,
+        "responder": MUM,
+        "decision": "approve",
+        "subject_digest": opened["subject_digest"],
+        **given,
+    }
+    put = httpx.put(f"{access_url}/approvals/{reference}", json=decision)
+    assert put.status_code == 204
 
 
 @pytest.mark.spec("WP-GUARDIAN-PROFILE", "WP-GUARDIAN-RESPONDERS", "WP-GUARDIAN-SILENCE")
@@ -83,28 +97,83 @@ async def test_guardian_approval_closes_only_with_a_decision_of_access(
     unknown = await decide(guarded, opened, access_reference="none")
     assert (unknown.status_code, unknown.json()["code"]) == (403, "access_reference_invalid")
 
-    def put(reference: str, **given: Any) -> None:
-        decision = {
-            **PLACE,
-            "responder": MUM,
-            "decision": "approve",
-            "subject_digest": opened["subject_digest"],
-            **given,
-        }
-        answer = httpx.put(f"{access_url}/approvals/{reference}", json=decision)
-        assert answer.status_code == 204
-
-    put("denied", decision="deny")
-    put("others", responder=STRANGER)
-    put("another", subject_digest="sha-256:another")
-    put("foreign", tenant="other")
+    approve(access_url, "denied", opened, decision="deny")
+    approve(access_url, "others", opened, responder=STRANGER)
+    approve(access_url, "another", opened, subject_digest="sha-256:another")
+    approve(access_url, "foreign", opened, tenant="other")
     for reference in ("denied", "others", "another", "foreign", "../jwks"):
         wrong = await decide(guarded, opened, access_reference=reference)
         assert wrong.json()["code"] == "access_reference_invalid", reference
-    put("right")
+    approve(access_url, "right", opened)
     done = await decide(guarded, opened, access_reference="right")
     assert done.status_code == 200, done.text
     assert done.json()["resolution"]["evidence_level"] == "access_aas_ref"
+    listed = await guarded.call("GET", f"/v1/waitpoints/{opened['id']}/rejections")
+    reasons = [one["reason"] for one in listed.json()["items"]]
+    assert reasons == ["access_reference_required"] + ["access_reference_invalid"] * 6
+
+
+async def test_a_reference_tells_nobody_what_is_there(guarded: Any) -> None:
+    """Unknown, foreign and malformed ids are one 404, with a reference as without (design D6)."""
+    opened = (await ask_guardian(guarded)).json()
+    given = {
+        "reply_session": "rs_none",
+        "subject_digest": opened["subject_digest"],
+        "decision": "approve",
+        "access_reference": "none",
+    }
+    asked = [(opened["id"], "other"), ("wp_AAAAAAAAAAAAAAAAAAAAAA", "acme"), ("x", "acme")]
+    found = [
+        await guarded.call(
+            "POST", f"/v1/waitpoints/{one}/replies", given, who=MUM, scope=REPLIER, tenant=tenant
+        )
+        for one, tenant in asked
+    ]
+    assert {answer.status_code for answer in found} == {404}
+    assert len({answer.content for answer in found}) == 1
+
+
+async def test_a_repeat_does_not_need_access_again(guarded: Any, access_url: str) -> None:
+    """What was done is told again, although Access is gone (design D20)."""
+
+    async def everything() -> list[httpx.Response]:
+        opened = await guarded.call("POST", "/v1/waitpoints", body, key="open")
+        early = await guarded.call("POST", "/v1/replies", held, key="early", **how)
+        path = f"/v1/waitpoints/{opened.json()['id']}/replies"
+        replied = await guarded.call("POST", path, {**reply, **started}, key="reply", **how)
+        return [opened, early, replied]
+
+    how = {"who": MUM, "scope": REPLIER}
+    later = guarded.one("select to_json(relay.now() + interval '1 hour')")
+    match = {"event_type": "purchase", "correlation_key": "p1"}
+    body = {
+        "kind": "review",
+        "profile": "guardian_approval",
+        "match": match,
+        "responders": [MUM],
+        "content": CONTENT,
+        "actions": ["approve"],
+        "expires_at": later,
+    }
+    first = await guarded.call("POST", "/v1/waitpoints", body, key="open")
+    digest = first.json()["subject_digest"]
+    reply = {"subject_digest": digest, "decision": "approve", "access_reference": "ok"}
+    held = {**reply, "waiter": "agent:b", **match}
+    approve(access_url, "ok", first.json())
+    path = f"/v1/waitpoints/{first.json()['id']}/reply-sessions"
+    opened_session = await guarded.call("POST", path, {}, **how)
+    started = {"reply_session": opened_session.json()["reply_session"]}
+    done = await everything()
+    assert [one.status_code for one in done] == [201, 202, 200]
+    object.__setattr__(guarded.desk, "access", Access("http://127.0.0.1:9"))
+    again = await everything()
+    assert [one.content for one in again] == [one.content for one in done]
+    assert {one.headers["idempotent-replayed"] for one in again} == {"true"}
+    other = {**body, "content": {**CONTENT, "amount": "5.00"}}
+    reused = await guarded.call("POST", "/v1/waitpoints", other, key="open")
+    assert (reused.status_code, reused.json()["code"]) == (422, "idempotency_key_reused")
+    fresh = await guarded.call("POST", "/v1/waitpoints", other, key="another")
+    assert (fresh.status_code, fresh.json()["code"]) == (503, "access_unavailable")
 
 
 async def test_without_access_nothing_is_asked_or_approved(matcher: Any) -> None:

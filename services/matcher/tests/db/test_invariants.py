@@ -14,7 +14,7 @@ SCOPE = {"tenant": "acme", "environment": "test"}
 RESOLVE = """
 select new_revision
 from resolve_by_reply(relay.now(), array[%(id)s::uuid], array[%(session)s::uuid],
-  array[%(responder)s], array[%(channel)s], array['relay_session'],
+  array[%(responder)s], array[%(channel)s], array[%(evidence)s],
   array[%(subject)s], array[%(schema)s::bytea],
   array['{"ok":true}'::bytea])
 """
@@ -73,7 +73,32 @@ class Rows:
             "responder", **SCOPE, waitpoint_id=waitpoint, responder=responder, waiter="nobody"
         )
 
-    def session(self, waitpoint: uuid.UUID, identity: str = "subscriber:ann") -> uuid.UUID:
+    def held(self, **given: Any) -> uuid.UUID:
+        """Hold a reply of ann for agent:a."""
+        session, identifier = self.session(None), uuid.uuid4()
+        at = self.conn.execute("select relay.now()").fetchone()[0]  # type: ignore[index]
+        row = {
+            **SCOPE,
+            "id": identifier,
+            "key_hash": 1,
+            "waiter": "agent:a",
+            "event_type": "t",
+            "correlation_key": "k",
+            "subject_digest": "sha-256:x",
+            "responder": "subscriber:ann",
+            "channel": "inbox",
+            "evidence_level": "relay_session",
+            "reply_session": session,
+            "part": "response",
+            "reply": b"1",
+            "held_at": at,
+            "expires_at": at + timedelta(days=7),
+            **given,
+        }
+        self.insert("held_reply", **row)
+        return identifier
+
+    def session(self, waitpoint: uuid.UUID | None, identity: str = "subscriber:ann") -> uuid.UUID:
         """Open a reply session."""
         at = self.conn.execute("select relay.now()").fetchone()[0]  # type: ignore[index]
         identifier = uuid.uuid4()
@@ -96,6 +121,7 @@ class Rows:
             "id": waitpoint,
             "responder": "subscriber:ann",
             "channel": "inbox",
+            "evidence": "relay_session",
             "subject": "sha-256:x",
             "schema": b"schema",
             **given,
@@ -180,6 +206,7 @@ def test_session_is_completed_by_the_identity_that_opened_it(http: Rows) -> None
     assert http.resolve(question, session=anns, responder="subscriber:bob") is None
     assert http.resolve(other, session=anns) is None
     assert http.resolve(question, session=uuid.uuid4()) is None
+    assert http.resolve(question, session=anns, evidence="channel_claim") is None
     with pytest.raises(errors.CheckViolation) as caught:
         http.conn.execute("update reply_session set identity = 'subscriber:bob'")
     assert rule_of(caught) == "reply_session_identity_is_fixed"
@@ -305,6 +332,33 @@ def test_guardian_approval_in_the_database(http: Rows) -> None:
     with pytest.raises(errors.CheckViolation) as level:
         http.resolve(http.question(**profile))
     assert rule_of(level) == "waitpoint_profile_closes_with_access"
+
+
+@pytest.mark.spec("WP-INV-4")
+def test_a_held_reply_is_what_was_given_until_its_value_goes(http: Rows) -> None:
+    held = http.held()
+    for assignment in (
+        "reply = 'true'",
+        "responder = 'subscriber:bob'",
+        "subject_digest = 'sha-256:y'",
+        "evidence_level = 'access_aas_ref'",
+        "waiter = 'agent:b', reply = null, outcome = 'taken'",
+    ):
+        with pytest.raises(errors.CheckViolation) as caught, http.conn.transaction():
+            http.conn.execute(f"update held_reply set {assignment}")  # type: ignore[arg-type]
+        assert rule_of(caught) == "held_reply_is_fixed"
+    settle = "update held_reply set reply = null, outcome = 'taken' where id = %s"
+    assert http.conn.execute(settle, (held,)).rowcount == 1
+    with pytest.raises(errors.CheckViolation) as again:
+        http.conn.execute("update held_reply set outcome = 'rejected'")
+    assert rule_of(again) == "held_reply_is_fixed"
+
+
+@pytest.mark.spec("WP-INV-1")
+def test_the_waiter_holds_no_reply_for_itself(http: Rows) -> None:
+    with pytest.raises(errors.CheckViolation) as caught:
+        http.held(waiter="subscriber:ann")
+    assert rule_of(caught) == "held_reply_is_not_from_the_waiter"
 
 
 @pytest.mark.spec("WP-ONE-ACTIVE")

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -135,8 +136,9 @@ async def test_review_takes_one_of_its_actions_after_the_evidence(matcher: Any) 
     assert part.json()["errors"][0]["pointer"] == "/response"
     done = await reply(matcher, opened, decision={"action": "deny", "comment": "no"})
     assert done.json()["resolution"]["decision"] == {"action": "deny", "comment": "no"}
-    bare = await ask(matcher, "other", kind="review", content={"evidence": [{"uri": "x"}]})
-    assert bare.json()["errors"][0]["pointer"] == "/content/evidence/0/digest"
+    for evidence, pointer in (([{}, {"uri": "x"}], "/1"), ({"uri": "x"}, "")):
+        bare = await ask(matcher, "other", kind="review", content={"evidence": evidence})
+        assert bare.json()["errors"][0]["pointer"] == f"/content/evidence{pointer}/digest"
 
 
 @pytest.mark.spec("WP-INV-1", "WP-OBJ-WAITER")
@@ -298,6 +300,22 @@ async def test_channel_adapter_speaks_for_a_responder(matcher: Any) -> None:
     assert resolution["responder"] == "subscriber:ann"
 
 
+@pytest.mark.spec("WP-INV-2", "WP-EVIDENCE-SESSION")
+async def test_a_session_that_a_channel_claimed_proves_nobody(matcher: Any) -> None:
+    """The channel may say whose session it opens; only her own token makes it hers."""
+    opened = (await ask(matcher)).json()
+    claim = {"responder": "subscriber:ann", "channel": "inbox"}
+    adapter = {"scope": "replies:channel", **claim}
+    claimed = (await session(matcher, opened["id"], "client:app", **adapter)).json()
+    own = (await session(matcher, opened["id"])).json()
+    taken = await reply(matcher, opened, reply_session=claimed["reply_session"])
+    crossed = await reply(
+        matcher, opened, "client:app", reply_session=own["reply_session"], **adapter
+    )
+    assert {one.json()["code"] for one in (taken, crossed)} == {"reply_session_mismatch"}
+    assert (await reply(matcher, opened, reply_session=own["reply_session"])).status_code == 200
+
+
 async def test_reply_idempotently(matcher: Any) -> None:
     opened = (await ask(matcher)).json()
     started = (await session(matcher, opened["id"])).json()["reply_session"]
@@ -393,6 +411,21 @@ async def test_reply_by_key_decides_an_open_question_and_is_late_for_a_closed_on
     assert other.status_code == 202
     again = (await ask(matcher, content={"n": 2})).json()
     assert again["state"] == "resolved"
+
+
+async def test_reply_by_key_finds_the_newest_by_the_database_clock(
+    matcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids begin with the time of the process that made them; another one's may be ahead."""
+    ahead = uuid.UUID("7fffffff-ffff-7fff-bfff-ffffffffffff")
+    with monkeypatch.context() as other_process:
+        other_process.setattr("relay_matcher.http.forms.new_id", lambda: ahead)
+        first = (await ask(matcher)).json()
+    await matcher.call("POST", f"/v1/waitpoints/{first['id']}/cancel")
+    second = (await ask(matcher)).json()
+    assert second["id"] < first["id"]
+    done = await early(matcher, second, "subscriber:ann")
+    assert (done.status_code, done.json()["id"]) == (200, second["id"])
 
 
 async def test_held_reply_lets_go_of_its_value_after_retention(matcher: Any, clock: Any) -> None:
@@ -527,6 +560,12 @@ async def test_sizes_of_schema_and_reply(matcher: Any) -> None:
 async def test_default_response_is_no_reply(matcher: Any, clock: Any) -> None:
     bad = await ask(matcher, default_response={"ok": "?"})
     assert bad.json()["errors"][0]["pointer"] == "/default_response/ok"
+    # It stands whole in the event, so it is as large as a reply at most, on every kind.
+    for refused in (
+        await ask(matcher, response_schema={}, default_response="x" * 65_535),
+        await matcher.open("event", default_response="x" * 65_535),
+    ):
+        assert (refused.status_code, refused.json()["limit"]["name"]) == (413, "reply_bytes")
     opened = (await ask(matcher, default_response={"ok": False})).json()
     clock.shift(timedelta(hours=1))
     assert matcher.expire_due() == 1

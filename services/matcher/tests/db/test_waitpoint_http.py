@@ -179,6 +179,69 @@ async def test_refused_openings(matcher_once: Any, given: Any, code: str, pointe
         assert found.json()["errors"][0]["pointer"] == pointer
 
 
+def deep(levels: int) -> Any:
+    """Return JSON that nests so deep."""
+    found: Any = {}
+    for _ in range(levels):
+        found = {"x": found}
+    return found
+
+
+@pytest.mark.spec("WP-LIMIT-PUBLISHED")
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({"responders": [f"subscriber:{n}" for n in range(101)]}, "responders"),
+        ({"responders": ["s" * 513]}, "identity_bytes"),
+        ({"match": {"event_type": "t" * 513, "correlation_key": "k"}}, "key_bytes"),
+        ({"match": {"event_type": "t", "correlation_key": "ß" * 257}}, "key_bytes"),
+        ({"tags": {f"t{n}": "v" for n in range(65)}}, "tags"),
+        ({"tags": {"t": "v" * 257}}, "tag_characters"),
+        ({"actions": [f"a{n}" for n in range(65)]}, "actions"),
+        ({"actions": ["a" * 129]}, "action_characters"),
+        ({"claim_text": "c" * 16_385}, "claim_text_characters"),
+        ({"content": {"text": "c" * 256 * 1024}}, "content_bytes"),
+        ({"content": {"text": "c" * 1024 * 1024}}, "request_bytes"),
+        ({"content": deep(64)}, "json_depth"),
+        ({"response_schema": {"description": "s" * 32 * 1024}}, "response_schema_bytes"),
+        ({"heartbeat_interval": 0.5}, "heartbeat_seconds_least"),
+        ({"heartbeat_interval": "PT24H1S"}, "heartbeat_seconds"),
+        ({"expires_at": "2999-01-01T00:00:00Z"}, "wait_seconds"),
+        ({"default_response": "d" * 64 * 1024}, "reply_bytes"),
+        ({"kind": "event", "condition": "true" + " " * 1024}, "condition_bytes"),
+    ],
+)
+async def test_every_limit_is_named_where_it_is_hit(
+    matcher_once: Any, given: Any, limit: str
+) -> None:
+    body: dict[str, Any] = {
+        "kind": "review",
+        "match": {"event_type": "t", "correlation_key": "limits"},
+        "expires_at": (matcher_once.one("select relay.now()") + timedelta(hours=1)).isoformat(),
+        "responders": ["subscriber:ann"],
+        "content": {"n": 1},
+        "actions": ["yes"],
+        **given,
+    }
+    if body["kind"] == "event":
+        body = {n: v for n, v in body.items() if n not in ("responders", "content", "actions")}
+    refused = await matcher_once.call("POST", "/v1/waitpoints", body)
+    assert refused.status_code >= 400
+    hit = refused.json()["limit"]
+    published = (await matcher_once.call("GET", "/v1/limits")).json()["limits"]
+    values = {one["name"]: one["value"] for one in published}
+    assert (hit["name"], hit["value"]) == (limit, values[limit])
+
+
+async def test_limits_of_lists_and_reasons_are_named(matcher: Any) -> None:
+    page = await matcher.call("GET", "/v1/waitpoints", params={"limit": 1_001})
+    assert page.json()["limit"] == {"name": "list_items", "value": 1_000, "got": 1_001}
+    opened = (await matcher.open("k")).json()["id"]
+    long = {"reason": "r" * 1_025}
+    refused = await matcher.call("POST", f"/v1/waitpoints/{opened}/cancel", long)
+    assert refused.json()["limit"]["name"] == "cancel_reason_characters"
+
+
 @pytest.mark.spec("WP-OBJ-DELIVER", "WP-EVENT-DELIVERY")
 async def test_delivery_to_a_topic_needs_the_right_to_publish(matcher: Any) -> None:
     given = {"deliver_to": {"topic": "orders"}}

@@ -95,6 +95,7 @@ class Machine(RuleBasedStateMachine):
         self.sessions: dict[str, str] = {}
         self.seen: list[tuple[str, int]] = []
         self.mailbox: list[tuple[str, int]] = []
+        self.topic: list[tuple[str, int]] = []
         self.content = {"n": self.key}
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,9 +126,11 @@ class Machine(RuleBasedStateMachine):
             "responders": [ANN, BOB],
             "content": self.content,
             "response_schema": {"type": "boolean"},
+            "deliver_to": {"topic": "asked"},
             **({"heartbeat_interval": HEARTBEAT_SECONDS} if beats else {}),
         }
-        answer = self.call("POST", "/v1/waitpoints", body)
+        scope = "waitpoints:write topics:publish"
+        answer = self.call("POST", "/v1/waitpoints", body, scope=scope)
         assert answer.status_code == 201, answer.text
         self.opened = answer.json()
         model = self.model
@@ -254,19 +257,28 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_announced_once_and_in_order(self) -> None:
-        """The topic has every event, the waiter's mailbox all but the internal ones."""
+        """`relay.waitpoints` has every event, mailbox and topic all but the internal ones."""
         for message in self.kit.announced():
             if message.topic == "relay.waitpoints":
                 if message.record["correlation_key"] == self.key:
                     self.seen.append((message.record["type"], message.record["revision"]))
+            elif message.topic == "relay.topics":
+                if message.body["waitpoint"]["id"] == self.opened.get("id"):
+                    self.topic.append((message.record["type"], message.body["revision"]))
             elif self.is_mine(message.record):
                 self.mailbox.append((message.record["type"], message.body["revision"]))
         assert self.seen == self.model.events
         public = [event for event in self.model.events if event[0] != "waitpoint.reopened"]
-        assert self.mailbox == public
+        assert self.mailbox == self.topic == public
 
 
-@pytest.mark.spec("WP-STATE-OPEN", "WP-STATE-STALLED", "WP-STATE-RESOLVED", "WP-STATE-EXPIRED")
+@pytest.mark.spec(
+    "WP-EVENT-DELIVERY",
+    "WP-STATE-OPEN",
+    "WP-STATE-STALLED",
+    "WP-STATE-RESOLVED",
+    "WP-STATE-EXPIRED",
+)
 def test_waitpoint_against_its_model(
     database: Database, clock: Clock, issuer: Issuer, access_url: str
 ) -> None:
