@@ -32,8 +32,8 @@ async def reply(matcher: Any, opened: dict[str, Any], **given: Any) -> Any:
     path = f"/v1/waitpoints/{opened['id']}"
     started = (await matcher.call("POST", f"{path}/reply-sessions", {}, **how)).json()
     body = {
-        "reply_session": started["reply_session"],
-        "subject_digest": started["subject_digest"],
+        "reply_session": started.get("reply_session", "rs_none"),
+        "subject_digest": opened["subject_digest"],
         **given,
     }
     return await matcher.call("POST", f"{path}/replies", body, **how)
@@ -220,12 +220,37 @@ async def test_w29_verdicts_of_the_schema(
 
 
 @pytest.mark.spec("WP-INV-7")
-async def test_state_is_in_the_record_not_in_what_announces_it(matcher: Any) -> None:
-    """Dropping every hint, topic message and mailbox record changes no state."""
+async def test_state_is_in_the_record_not_in_what_announces_it(matcher: Any, clock: Any) -> None:
+    """Dropping every hint, announcement and mailbox changes no state and stops nobody."""
     matcher.event("k")
-    resolved = (await matcher.open("k")).json()
-    question = await ask(matcher)
+    by_event = (await matcher.open("k")).json()["id"]
+    beats = {"heartbeat_interval": 60}
+    opened = {
+        name: await ask(matcher, name, **beats) for name in ("quiet", "gone", "over", "asked")
+    }
+    assert (await reply(matcher, opened["over"], response=1)).status_code == 200
+    await matcher.call("POST", f"/v1/waitpoints/{opened['gone']['id']}/cancel")
+    clock.shift(timedelta(seconds=61))
+    sweeping.stall_silent(matcher.stream, matcher.plumbing.announcer, 2)
+    soon = await ask(matcher, "soon", expires_at=after(clock, 1))
+    clock.shift(timedelta(seconds=1))
+    assert matcher.expire_due() == 1
+    await matcher.call("POST", f"/v1/waitpoints/{opened['asked']['id']}/heartbeat")
+    ids = [by_event, soon["id"], *(one["id"] for one in opened.values())]
+    before = [await matcher.get(one) for one in ids]
+    assert {one["state"] for one in before} == {
+        "resolved",
+        "expired",
+        "stalled",
+        "cancelled",
+        "open",
+    }
+
     matcher.database.owner.execute("truncate matcher.outbox")
-    assert await matcher.get(resolved["id"]) == resolved
-    assert await matcher.get(question["id"]) == question
-    assert (await reply(matcher, question, response=1)).json()["state"] == "resolved"
+    matcher.database.owner.execute("drop schema mailbox, escalation, intake cascade")
+
+    assert [await matcher.get(one) for one in ids] == before
+    for name in ("quiet", "asked"):
+        assert (await reply(matcher, opened[name], response=1)).json()["state"] == "resolved"
+    late = await reply(matcher, opened["over"], response=2)
+    assert late.json()["code"] == "waitpoint_resolved"
