@@ -28,8 +28,9 @@ begin
       execute format('alter role %I in database %I set search_path = %I, relay', role_name, current_database(), service);
       execute format('grant usage on schema relay, %I to %I', service, role_name);
       -- Frozen between two statements of a pipeline a process is neither in a statement nor idle: only this ends its transaction.
-      if role_name like '%stream' and current_setting('server_version_num')::int >= 170000 then
-        execute format('alter role %I in database %I set transaction_timeout = ''60s''', role_name, current_database());
+      if current_setting('server_version_num')::int >= 170000 then
+        execute format('alter role %I in database %I set transaction_timeout = %L', role_name, current_database(),
+          case when role_name like '%http' then '20s' else '60s' end);
       end if;
       execute format('alter default privileges in schema %I grant select, insert, update, delete on tables to %I', service, role_name);
       execute format('alter default privileges in schema %I grant usage on sequences to %I', service, role_name);

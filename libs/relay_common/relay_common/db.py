@@ -1,5 +1,6 @@
 """Connections: one for each loop, an async pool for HTTP, and what a server must promise."""
 
+import select
 import threading
 import uuid
 from collections.abc import AsyncGenerator
@@ -36,6 +37,7 @@ KEEPALIVE = {
     "keepalives_count": "2",
     "tcp_user_timeout": "15000",
 }
+SCOPE = "select set_config('relay.tenant', %s, true), set_config('relay.environment', %s, true)"
 # What says "the database, not the request": connection or server gone, full or read-only.
 UNAVAILABLE = (
     psycopg.OperationalError,
@@ -92,9 +94,20 @@ def open_pool(conninfo: str, application_name: str, max_size: int) -> Pool:
         max_size=max_size,
         open=False,
         timeout=5.0,
-        check=AsyncConnectionPool.check_connection,
+        check=check_quiet,
         name=application_name,
     )
+
+
+async def check_quiet(conn: AsyncConnection) -> None:
+    """Raise psycopg.OperationalError when an idle connection is not quiet: it has been closed.
+
+    A server says so when it ends a connection; to ask it costs every transaction a round trip.
+    """
+    quiet = select.poll()
+    quiet.register(conn.fileno(), select.POLLIN)
+    if quiet.poll(0):
+        await AsyncConnectionPool.check_connection(conn)
 
 
 @asynccontextmanager
@@ -103,19 +116,36 @@ async def tenant_transaction(
 ) -> AsyncGenerator[AsyncConnection]:
     """Lend a connection inside a transaction that sees one tenant and environment only.
 
+    It is in pipeline mode: a statement is on its way when its rows are asked for, or at the end;
+    so is its refusal.
+
     Raises StoreUnavailable (503) when the database cannot be reached, does not answer in time or
     goes away; whether a commit under way then took place is for the retry's idempotency key.
     """
     try:
-        async with pool.connection() as conn, conn.transaction():
-            await conn.execute(
-                "select set_config('relay.tenant', %s, true),"
-                " set_config('relay.environment', %s, true)",
-                (tenant, environment),
-            )
-            yield conn
+        async with pool.connection() as conn, conn.pipeline():
+            await conn.execute("begin")
+            await conn.execute(SCOPE, (tenant, environment))
+            try:
+                yield conn
+            except BaseException:
+                await conn.rollback()
+                raise
+            await conn.execute("commit")
     except UNAVAILABLE as error:
         raise StoreUnavailable from error  # what the driver says is not for the caller
+
+
+@asynccontextmanager
+async def savepoint(conn: AsyncConnection) -> AsyncGenerator[None]:
+    """Take back what is done inside when it raises; the transaction goes on.
+
+    All that was sent before, and inside, is waited for.
+    """
+    async with conn.pipeline():  # only at its end does the driver know that a transaction is open
+        pass
+    async with conn.transaction():
+        yield
 
 
 def check_server(conn: Connection, *, allow_unsafe_durability: bool) -> None:

@@ -5,16 +5,17 @@ because the row commits with the effect. Keys are kept for 48 hours.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import orjson
+import psycopg
 
 from relay_common import queries
 from relay_common.arrays import blobs, longs, repeated_texts, shorts, texts
 from relay_common.combiner import Answer, Run, refusal
-from relay_common.db import AsyncConnection, Connection
+from relay_common.db import AsyncConnection, Connection, savepoint
 from relay_common.errors import (
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -102,11 +103,10 @@ async def claim(conn: AsyncConnection, attempts: Sequence[Attempt], seed: int) -
     Two statements, so that the second one sees what the last holder of a lock committed.
     """
     locks = [attempt.lock(seed) for attempt in attempts]
-    async with conn.pipeline():
-        locking = await conn.execute(SQL["lock_keys"], {"locks": longs(locks)})
-        reading = await conn.execute(SQL["stored_answers"], columns(attempts))
-        free = {row[0] for row in await locking.fetchall() if row[1]}
-        stored = {row[0]: row[1:] for row in await reading.fetchall()}
+    locking = await conn.execute(SQL["lock_keys"], {"locks": longs(locks)})
+    reading = await conn.execute(SQL["stored_answers"], columns(attempts))
+    free = {row[0] for row in await locking.fetchall() if row[1]}
+    stored = {row[0]: row[1:] for row in await reading.fetchall()}
     claims: list[Claim] = []
     taken: set[int] = set()
     for ordinal, (attempt, lock) in enumerate(zip(attempts, locks, strict=True), start=1):
@@ -181,12 +181,20 @@ class Operation(Protocol[GivenT]):
         ...
 
 
-def mutation(operation: Operation[GivenT], seed: int) -> Run[Call[GivenT]]:
+Named = Callable[[psycopg.IntegrityError], RelayError | None]
+
+
+def unnamed(_violation: psycopg.IntegrityError) -> None:
+    """Return None: no rule of this schema is the caller's to break."""
+
+
+def mutation(operation: Operation[GivenT], seed: int, named: Named = unnamed) -> Run[Call[GivenT]]:
     """Make `operation` idempotent, the same for every mutating route: claim, carry out, store.
 
     The result is what a Combiner runs. `operation` gets only fresh calls. A refusal it returns is
     stored like an answer. What it raises rolls the batch back; when the call is then redone alone,
-    a RelayError becomes its stored refusal. `seed` is the installation's.
+    a RelayError becomes its stored refusal, and so does a rule of the database that `named` knows.
+    `seed` is the installation's.
     """
 
     async def run(
@@ -194,8 +202,11 @@ def mutation(operation: Operation[GivenT], seed: int) -> Run[Call[GivenT]]:
     ) -> Sequence[Answer]:
         claims = await claim(conn, [call.attempt for call in calls], seed)
         fresh = [c for c, claimed in zip(calls, claims, strict=True) if isinstance(claimed, Fresh)]
-        carry_out = guarded if alone else carried_out
-        answers = await carry_out(operation, conn, fresh) if fresh else []
+        answers: list[Answer] = []
+        if fresh and alone:
+            answers = await guarded(operation, conn, fresh, named)
+        elif fresh:
+            answers = await carried_out(operation, conn, fresh)
         await store(conn, list(zip([call.attempt for call in fresh], answers, strict=True)))
         results = iter(answers)
         return [next(results) if isinstance(c, Fresh) else standing(c) for c in claims]
@@ -212,13 +223,21 @@ async def carried_out(
 
 
 async def guarded(
-    operation: Operation[GivenT], conn: AsyncConnection, calls: Sequence[Call[GivenT]]
+    operation: Operation[GivenT],
+    conn: AsyncConnection,
+    calls: Sequence[Call[GivenT]],
+    named: Named,
 ) -> list[Answer]:
     """Carry out in a savepoint, so that a refusal that was raised can still be stored."""
     try:
-        async with conn.transaction():
+        async with savepoint(conn):
             return await carried_out(operation, conn, calls)
     except RelayError as error:
+        return [refusal(error)]
+    except psycopg.IntegrityError as violation:
+        error = named(violation)
+        if error is None:
+            raise
         return [refusal(error)]
 
 

@@ -74,9 +74,10 @@ def test_pipeline_is_sent_whole_before_anything_else_is_done(conn):
     assert begun != []
 
 
-def test_stream_roles_end_a_transaction_that_lasts(database):
+def test_roles_end_a_transaction_that_lasts(database):
     if database.owner.info.server_version < 170000:
         pytest.skip("transaction_timeout came with PostgreSQL 17")
     for service in ("intake", "matcher", "escalation", "mailbox"):
-        conn = database.connect(f"relay_{service}_stream")
-        assert conn.execute("show transaction_timeout").fetchone() == ("1min",)
+        for side, longest in (("stream", "1min"), ("http", "20s")):
+            conn = database.connect(f"relay_{service}_{side}")
+            assert conn.execute("show transaction_timeout").fetchone() == (longest,)

@@ -25,6 +25,7 @@ from relay_matcher.operations.replying import (
     open_sessions,
 )
 from relay_matcher.operations.settings import Chosen, replace_settings
+from relay_matcher.store.constraints import error_of
 
 GivenT = TypeVar("GivenT")
 
@@ -83,7 +84,7 @@ def create_desk(
         ) -> Sequence[Answer | RelayError]:
             return await operate(plumbing, conn, calls)
 
-        return Combiner(pool, mutation(operation, plumbing.seed))
+        return Combiner(pool, mutation(operation, plumbing.seed, error_of))
 
     return Desk(
         pool,

@@ -53,7 +53,7 @@ def events_router(desk: Desk) -> APIRouter:
         before = int(str(position[0])) if position else NEWEST
         before_time = parse_time(position[1]) if position else query.received_before
         async with tenant_transaction(desk.pool, who.tenant, who.environment) as conn:
-            settings = await read_settings(conn)
+            settings = await (await read_settings(conn)).result()
             wanted = EventFilter(
                 retention=retention(settings),
                 limit=query.limit,

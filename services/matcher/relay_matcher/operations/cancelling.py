@@ -48,8 +48,9 @@ async def cancel_waitpoints(
     Per call 200 with the waitpoint, also when it was cancelled already; or waitpoint_not_found,
     insufficient_scope, or waitpoint_closed when it is resolved or expired (api.md).
     """
-    locked = await store.lock_by_id(conn, [(call.given.id, call.caller) for call in calls])
-    at = await store.read_clock(conn)
+    locking = await store.lock_by_id(conn, [(call.given.id, call.caller) for call in calls])
+    reading = await store.read_clock(conn)
+    locked, at = await locking.result(), await reading.result()
     batch = Batch()
     for place, call in enumerate(calls):
         decide(batch, place, call.given, locked.get(place), at)

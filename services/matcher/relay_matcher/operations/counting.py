@@ -14,16 +14,18 @@ from relay_matcher.store import opening as store
 TENANT = ""
 
 
-async def count_openings(
-    conn: AsyncConnection, openings: Sequence[Opening], settings: Mapping[str, int]
+async def refuse_excess(
+    conn: AsyncConnection,
+    openings: Sequence[Opening],
+    counts: Mapping[str, int],
+    settings: Mapping[str, int],
 ) -> dict[UUID, RelayError]:
-    """Count `openings`; return those that would go over a limit, which are not counted.
+    """Return those of `openings` that would go over a limit; they are taken out of `counts` again.
 
     The count can only be too high; at a limit the closings are folded in before anybody is refused.
     """
-    counts = await store.raise_counters(conn, [opening.waiter for opening in openings])
     if any(excess(name, count, settings) > 0 for name, count in counts.items()):
-        counts |= await store.fold_tenant(conn)
+        counts = {**counts, **await store.fold_tenant(conn)}
     refused = over_limits(openings, counts, settings)
     await store.lower_counters(conn, [o.waiter for o in openings if o.id in refused])
     return refused

@@ -27,7 +27,6 @@ from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.operations.replying import resolved, session_of
 from relay_matcher.operations.ruling import Rulings, store_rulings
 from relay_matcher.store import closing, opening, replying
-from relay_matcher.store.constraints import named_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class Early:
     held: list[replying.NewHeld] = field(default_factory=list[replying.NewHeld])
 
 
-@named_rules
 async def accept_early_replies(
     plumbing: Plumbing, conn: AsyncConnection, calls: Sequence[Call[EarlyReply]]
 ) -> list[Answer | RelayError]:
@@ -56,11 +54,12 @@ async def accept_early_replies(
     """
     wheres = [call.given.where for call in calls]
     await opening.lock_match_keys(conn, [where.key_hash for where in wheres])
-    settings = await opening.read_settings(conn)
-    targets = await replying.lock_targets_by_key(conn, wheres)
-    rulings = Rulings(await closing.read_clock(conn))
+    setting = await opening.read_settings(conn)
+    locking = await replying.lock_targets_by_key(conn, wheres)
+    reading = await closing.read_clock(conn)
+    targets, rulings = await locking.result(), Rulings(await reading.result())
     early = Early()
-    ends = rulings.at + retention(settings)
+    ends = rulings.at + retention(await setting.result())
     answers = [
         decide(plumbing, rulings, early, call, targets.get(place), ends)
         for place, call in enumerate(calls)
@@ -163,11 +162,11 @@ async def run_held(
     The first valid one resolves; every other loses its value and is recorded as rejected. Returns
     the answers of the openings that were resolved.
     """
-    held = await replying.held_replies(conn, [one for one, _ in opened], rulings.at)
+    holding = await replying.held_replies(conn, [one for one, _ in opened], rulings.at)
     answers: dict[UUID, Answer] = {}
     outcomes: dict[UUID, str] = {}
     bound: dict[UUID, UUID] = {}
-    for place, replies in held.items():
+    for place, replies in (await holding.result()).items():
         target = opened[place][1]
         for identifier, reply in replies:
             rulings.meet(plumbing, target)

@@ -39,8 +39,9 @@ async def record_heartbeats(
     Per call 200 with the waitpoint, unchanged where it has no heartbeat interval; or
     waitpoint_not_found, insufficient_scope, or the state that ended it.
     """
-    locked = await store.lock_by_id(conn, [(call.given, call.caller) for call in calls])
-    at = await store.read_clock(conn)
+    locking = await store.lock_by_id(conn, [(call.given, call.caller) for call in calls])
+    reading = await store.read_clock(conn)
+    locked, at = await locking.result(), await reading.result()
     beats = Beats()
     for place, call in enumerate(calls):
         decide(beats, place, call, locked.get(place), at)

@@ -58,17 +58,20 @@ async def look_back(
     this waiter before, not meant for another, and of which the condition is true.
     """
     progress = [Progress(search_of(opening, clock, settings)) for opening in openings]
+    whole = [one.search for one in progress if one.search.opening.since is None]
+    firsts = await store.first_on_keys(conn, whole)
     pending = progress
     first: dict[UUID, int] = {}
     while pending:
-        pages = await store.look_back(conn, [one.search for one in pending])
+        paging = await store.look_back(conn, [one.search for one in pending])
+        pages = await paging.result()
         for place, one in enumerate(pending):
             page = pages.get(place, ())
             if page:
                 first.setdefault(one.search.opening.id, page[0].arrival)
             scan(plumbing, one, page)
         pending = [one for one in pending if not one.ended and not one.exceeded]
-    await raise_floors(conn, [one.search for one in progress], first, clock)
+    await raise_floors(conn, whole, await firsts.result(), first, clock)
     found = {one.search.opening.id: one.found for one in progress if one.found is not None}
     exceeded: dict[UUID, RelayError] = {
         one.search.opening.id: too_much(one) for one in progress if not one.ended
@@ -119,19 +122,17 @@ def event_of(plumbing: Plumbing, opening: Opening, candidate: store.Candidate) -
 
 async def raise_floors(
     conn: AsyncConnection,
-    searches: Sequence[store.Search],
+    whole: Sequence[store.Search],
+    on_key: Mapping[int, int],
     first: Mapping[UUID, int],
     clock: store.Clock,
 ) -> None:
     """Let the next look-back of a waiter on a key begin at the first event it may still take.
 
     Only where events were passed over because they are taken or for somebody else: a key that is
-    used once leaves no trace. A narrower `accept_events_since` proves nothing about older ones.
+    used once leaves no trace. A narrower `accept_events_since` proves nothing about older ones, so
+    only searches of the `whole` past count; `on_key` is the first event of each on its key.
     """
-    whole = [search for search in searches if search.opening.since is None]
-    if not whole:
-        return
-    on_key = await store.first_on_keys(conn, whole)
     floors: list[tuple[Opening, int]] = []
     for place, search in enumerate(whole):
         takeable = first.get(search.opening.id, clock.arrival + 1)

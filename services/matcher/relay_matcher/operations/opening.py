@@ -16,13 +16,12 @@ from relay_matcher.domain.rendering import opened_part
 from relay_matcher.domain.reply import Target
 from relay_matcher.domain.waitpoint import Active, Opening, deadline_fault
 from relay_matcher.operations import lifecycle
-from relay_matcher.operations.counting import count_openings
+from relay_matcher.operations.counting import refuse_excess
 from relay_matcher.operations.early_reply import run_held
 from relay_matcher.operations.look_back import Found, look_back
 from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.operations.ruling import Rulings, settle, tell_responders
 from relay_matcher.store import opening as store
-from relay_matcher.store.constraints import named_rules
 
 
 @dataclass(slots=True)
@@ -38,7 +37,6 @@ class Round:
         return [opening for opening in self.openings if opening.id not in self.refused]
 
 
-@named_rules
 async def open_waitpoints(
     plumbing: Plumbing, conn: AsyncConnection, calls: Sequence[Call[Opening]]
 ) -> list[Answer | RelayError]:
@@ -73,20 +71,25 @@ async def open_round(
     plumbing: Plumbing, conn: AsyncConnection, this: Round
 ) -> dict[UUID, Answer | RelayError]:
     """Open one round in the lock order: counters, waitpoint rows, outbox (design §6)."""
-    settings = await store.read_settings(conn)
-    this.refused |= await count_openings(conn, this.openings, settings)
+    setting = await store.read_settings(conn)
+    counting = await store.raise_counters(conn, [opening.waiter for opening in this.openings])
+    owning = await store.lock_own(conn, this.openings)
+    reading = await store.read_clock(conn)
+    settings, counts = await setting.result(), await counting.result()
+    this.refused |= await refuse_excess(conn, this.openings, counts, settings)
     counted = this.standing()
-    own = await store.lock_own(conn, this.openings)
-    clock = await store.read_clock(conn)
+    own, clock = await owning.result(), await reading.result()
     overdue = [waitpoint for _, waitpoint in own if waitpoint.expires_at <= clock.at]
     await store.expire_waitpoints(conn, overdue, clock.at)
     messages = [m for w in overdue for m in lifecycle.expired(plumbing.announcer, w, clock.at)]
     messages += await tell_responders(conn, plumbing, overdue, clock.at)
     refuse_active(this, own, clock)
     refuse_deadlines(this, clock)
-    await refuse_crowded(conn, this)
-    events = [opening for opening in this.standing() if opening.kind == "event"]
+    standing = this.standing()
+    waiting = await store.waiting_on_keys(conn, standing, ACTIVE_PER_MATCH_KEY.default)
+    events = [opening for opening in standing if opening.kind == "event"]
     found, exceeded = await look_back(conn, plumbing, events, clock, settings)
+    refuse_crowded(this, standing, await waiting.result())
     this.found |= found
     this.refused |= exceeded
     answers, opened = await store_round(plumbing, conn, this, clock)
@@ -108,7 +111,7 @@ async def store_round(
     rulings = Rulings(clock.at)
     asked = [(row.opening, target_of(row)) for row in rows if row.opening.kind != "event"]
     replied = await run_held(conn, plumbing, asked, rulings)
-    await settle(conn, rulings)
+    resolving = await settle(conn, rulings)
     messages: list[OutMessage] = []
     for row in rows:
         messages += announced(plumbing, this, row, clock)
@@ -116,6 +119,7 @@ async def store_round(
             invited = row.opening.invited()
             messages += lifecycle.invitations(plumbing.announcer, active(row), invited, clock.at)
     answers = {row.opening.id: shown(this, row, clock) for row in rows}
+    await resolving.result()
     return {**answers, **replied}, [*messages, *rulings.messages]
 
 
@@ -150,13 +154,9 @@ def refuse_deadlines(this: Round, clock: store.Clock) -> None:
             this.refused[opening.id] = fault
 
 
-async def refuse_crowded(conn: AsyncConnection, this: Round) -> None:
-    """Refuse openings on keys that have as many active waitpoints as a key may have."""
-    standing = this.standing()
+def refuse_crowded(this: Round, standing: Sequence[Opening], waiting: Sequence[int]) -> None:
+    """Refuse openings on keys that have as many active waitpoints (`waiting`) as a key may have."""
     most = ACTIVE_PER_MATCH_KEY.default
-    if not standing:
-        return
-    waiting = await store.waiting_on_keys(conn, standing, most)
     on_key = {opening.key: count for opening, count in zip(standing, waiting, strict=True)}
     for opening in standing:
         on_key[opening.key] += 1

@@ -85,7 +85,7 @@ async def event_json(
     plumbing: Plumbing, conn: AsyncConnection, key_hash: int, event_id: UUID
 ) -> bytes | RelayError:
     """Return a recorded event as JSON, with who took it and why; or event_not_found."""
-    settings = await read_settings(conn)
+    settings = await (await read_settings(conn)).result()
     row = await store.event(conn, key_hash, event_id, retention(settings))
     return EventNotFound() if row is None else recorded(plumbing, row)
 

@@ -19,7 +19,6 @@ from relay_matcher.operations import lifecycle
 from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.operations.ruling import Rulings, rule, store_rulings
 from relay_matcher.store import closing, replying
-from relay_matcher.store.constraints import named_rules
 
 SESSION_LASTS = timedelta(seconds=REPLY_SESSION_SECONDS.default)
 
@@ -40,7 +39,6 @@ class GivenReply:
     reply: Reply
 
 
-@named_rules
 async def open_sessions(
     plumbing: Plumbing, conn: AsyncConnection, calls: Sequence[Call[OpenSession]]
 ) -> list[Answer | RelayError]:
@@ -52,8 +50,9 @@ async def open_sessions(
     wanted = [
         replying.Wanted(c.given.waitpoint_id, c.caller, c.given.identity.responder) for c in calls
     ]
-    targets = await replying.lock_targets(conn, wanted)
-    rulings = Rulings(await closing.read_clock(conn))
+    locking = await replying.lock_targets(conn, wanted)
+    reading = await closing.read_clock(conn)
+    targets, rulings = await locking.result(), Rulings(await reading.result())
     sessions: list[replying.NewSession] = []
     answers: list[Answer | RelayError] = []
     for place, call in enumerate(calls):
@@ -106,7 +105,6 @@ def shown(session: replying.NewSession) -> dict[str, str]:
     }
 
 
-@named_rules
 async def accept_replies(
     plumbing: Plumbing, conn: AsyncConnection, calls: Sequence[Call[GivenReply]]
 ) -> list[Answer | RelayError]:
@@ -119,10 +117,12 @@ async def accept_replies(
         replying.Wanted(c.given.waitpoint_id, c.caller, c.given.reply.identity.responder)
         for c in calls
     ]
-    targets = await replying.lock_targets(conn, wanted)
-    rulings = Rulings(await closing.read_clock(conn))
+    locking = await replying.lock_targets(conn, wanted)
+    reading = await closing.read_clock(conn)
     ids = [c.given.reply.session for c in calls if c.given.reply.session is not None]
-    sessions = await replying.sessions(conn, ids)
+    finding = await replying.sessions(conn, ids)
+    targets, rulings = await locking.result(), Rulings(await reading.result())
+    sessions = await finding.result()
     answers: list[Answer | RelayError] = []
     for place, call in enumerate(calls):
         target = targets.get(place)

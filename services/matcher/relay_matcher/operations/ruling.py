@@ -11,6 +11,7 @@ from relay_common.errors import Json, RelayError
 from relay_common.ids import encode_id, new_id
 from relay_common.limits import MESSAGES_PER_WAITPOINT
 from relay_common.outbox import OutMessage
+from relay_common.pending import Pending
 from relay_common.wire import rfc3339
 
 from relay_matcher.domain.reply import Reply, Session, Target, judge
@@ -137,21 +138,23 @@ def rule(
 
 async def store_rulings(conn: AsyncConnection, plumbing: Plumbing, rulings: Rulings) -> None:
     """Store and announce what the replies came to, in the lock order."""
-    await settle(conn, rulings)
+    resolving = await settle(conn, rulings)
     closed = [*rulings.overdue, *(target.waitpoint for target, _, _ in rulings.accepted)]
     closing = await tell_responders(conn, plumbing, closed, rulings.at)
+    await resolving.result()
     await shared.announce(conn, [*rulings.messages, *closing], plumbing.shards)
 
 
-async def settle(conn: AsyncConnection, rulings: Rulings) -> None:
-    """Store what the replies came to."""
+async def settle(conn: AsyncConnection, rulings: Rulings) -> Pending[None]:
+    """Store what the replies came to; the result raises when one did not resolve its waitpoint."""
     at = rulings.at
     await shared.expire_waitpoints(conn, rulings.overdue, at)
     await store.raise_revisions(conn, rulings.revisions_before)
-    await store.resolve_by_reply(conn, rulings.accepted, at)
+    resolving = await store.resolve_by_reply(conn, rulings.accepted, at)
     await store.record_rejections(conn, rulings.rejected, at)
     await store.raise_revisions(conn, rulings.revisions)
     await shared.count_closed(conn, [target.waitpoint for target, _, _ in rulings.accepted])
+    return resolving
 
 
 async def tell_responders(
@@ -159,7 +162,7 @@ async def tell_responders(
 ) -> list[OutMessage]:
     """Return "no reply needed" for every responder of the waitpoints that closed."""
     asked = [waitpoint for waitpoint in closed if waitpoint.kind != "event"]
-    listed = await store.responders(conn, [waitpoint.id for waitpoint in asked])
+    listed = await (await store.responders(conn, [waitpoint.id for waitpoint in asked])).result()
     return [
         message
         for waitpoint in asked

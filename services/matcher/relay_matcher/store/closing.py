@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from psycopg.rows import TupleRow
 from relay_common import queries
 from relay_common.db import AsyncConnection
 from relay_common.match_key import MatchKey
+from relay_common.pending import Pending, ask, only
 from relay_common.tokens import Caller
 
 from relay_matcher.domain.waitpoint import Active
@@ -26,33 +28,28 @@ class Locked:
 
 async def lock_by_id(
     conn: AsyncConnection, wanted: Sequence[tuple[UUID, Caller]]
-) -> dict[int, Locked]:
+) -> Pending[dict[int, Locked]]:
     """Return, by place in `wanted`, the waitpoints that the callers may see; rows are locked."""
-    rows = await conn.execute(
-        SQL["lock_by_id"],
-        {
-            "ids": [identifier for identifier, _ in wanted],
-            "callers": [caller.sub for _, caller in wanted],
-            "sees_all": ["operator" in caller.scopes for _, caller in wanted],
-        },
-        binary=True,
-    )
-    found: dict[int, Locked] = {}
-    for row in await rows.fetchall():
+
+    def locked(row: TupleRow) -> Locked:
         place: int = row[1] - 1
         caller = wanted[place][1]
         key = MatchKey(caller.tenant, caller.environment, row[12], row[13])
-        waitpoint = Active(row[0], key, row[14], *row[2:12])
-        found[place] = Locked(waitpoint, row[15], row[16])
-    return found
+        return Locked(Active(row[0], key, row[14], *row[2:12]), row[15], row[16])
+
+    given = {
+        "ids": [identifier for identifier, _ in wanted],
+        "callers": [caller.sub for _, caller in wanted],
+        "sees_all": ["operator" in caller.scopes for _, caller in wanted],
+    }
+    return await ask(
+        conn, SQL["lock_by_id"], given, lambda rows: {row[1] - 1: locked(row) for row in rows}
+    )
 
 
-async def read_clock(conn: AsyncConnection) -> datetime:
+async def read_clock(conn: AsyncConnection) -> Pending[datetime]:
     """Return the clock; call it after the locks."""
-    row = await (await conn.execute(SQL["now"], binary=True)).fetchone()
-    if row is None:
-        raise LookupError("expected a clock, found none")
-    return row[0]
+    return await ask(conn, SQL["now"], {}, lambda rows: only(rows)[0])
 
 
 async def cancel(conn: AsyncConnection, waitpoints: Sequence[Active], at: datetime) -> None:

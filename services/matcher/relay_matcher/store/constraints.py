@@ -1,9 +1,5 @@
 """Which error a violated rule of the database is, by the name of its constraint."""
 
-import functools
-from collections.abc import Awaitable, Callable
-from typing import ParamSpec, TypeVar
-
 import psycopg
 from relay_common.errors import (
     DeadlinePassed,
@@ -41,23 +37,3 @@ def error_of(violation: psycopg.IntegrityError) -> RelayError | None:
     """Return the error for a violated rule, None when the rule is not the caller's to break."""
     found = ERRORS.get(violation.diag.constraint_name or "")
     return found() if found else None
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def named_rules(operation: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    """Let `operation` raise the named error of a rule that the database refused to see broken."""
-
-    @functools.wraps(operation)
-    async def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return await operation(*args, **kwargs)
-        except psycopg.IntegrityError as violation:
-            error = error_of(violation)
-            if error is None:
-                raise
-            raise error from violation
-
-    return checked

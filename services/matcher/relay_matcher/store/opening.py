@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from psycopg.rows import TupleRow
 from relay_common import outbox, queries
 from relay_common.arrays import (
     blobs,
@@ -21,6 +22,7 @@ from relay_common.arrays import (
 )
 from relay_common.db import AsyncConnection
 from relay_common.outbox import OutMessage
+from relay_common.pending import Pending, Rows, ask, known, only
 
 from relay_matcher.domain.waitpoint import Active, Opening
 from relay_matcher.store import settings
@@ -65,21 +67,22 @@ async def lock_match_keys(conn: AsyncConnection, key_hashes: Iterable[int]) -> N
     await conn.execute(SHARED["lock_match_keys"], {"key_hashes": longs(sorted(set(key_hashes)))})
 
 
-async def read_settings(conn: AsyncConnection) -> dict[str, int]:
+async def read_settings(conn: AsyncConnection) -> Pending[dict[str, int]]:
     """Return the numbers among this tenant's settings."""
-    chosen = await settings.read_settings(conn)
-    return {name: int(one) for name, one in chosen.items() if isinstance(one, int | float)}
+    return await ask(
+        conn,
+        settings.SQL["settings"],
+        {},
+        lambda rows: {name: int(one) for name, one in rows if isinstance(one, int | float)},
+    )
 
 
-async def raise_counters(conn: AsyncConnection, waiters: Iterable[str]) -> dict[str, int]:
+async def raise_counters(conn: AsyncConnection, waiters: Iterable[str]) -> Pending[dict[str, int]]:
     """Count one opening for each of `waiters` and for the tenant (''); return the new counts."""
     counts = Counter(waiters)
     opening = {"": counts.total(), **counts}
-    rows = await conn.execute(
-        SQL["raise_counters"],
-        {"waiters": repeated_texts(opening), "opening": longs(opening.values())},
-    )
-    return dict(await rows.fetchall())
+    given = {"waiters": repeated_texts(opening), "opening": longs(opening.values())}
+    return await ask(conn, SQL["raise_counters"], given, dict)
 
 
 async def fold_tenant(conn: AsyncConnection) -> dict[str, int]:
@@ -98,16 +101,19 @@ async def lower_counters(conn: AsyncConnection, waiters: Sequence[str]) -> None:
         )
 
 
-async def lock_own(conn: AsyncConnection, openings: Sequence[Opening]) -> list[tuple[int, Active]]:
+async def lock_own(
+    conn: AsyncConnection, openings: Sequence[Opening]
+) -> Pending[list[tuple[int, Active]]]:
     """Return the waitpoints that the openings' waiters have active on the keys, with the place of
     the opening; their rows are locked."""
-    rows = await conn.execute(SQL["lock_own"], key_columns(openings), binary=True)
-    found: list[tuple[int, Active]] = []
-    for row in await rows.fetchall():
+
+    def own(row: TupleRow) -> tuple[int, Active]:
         place: int = row[1] - 1
         opening = openings[place]
-        found.append((place, Active(row[0], opening.key, opening.key_hash, *row[2:])))
-    return found
+        return place, Active(row[0], opening.key, opening.key_hash, *row[2:])
+
+    columns = key_columns(openings)
+    return await ask(conn, SQL["lock_own"], columns, lambda rows: [own(row) for row in rows])
 
 
 def key_columns(openings: Sequence[Opening]) -> dict[str, object]:
@@ -120,39 +126,45 @@ def key_columns(openings: Sequence[Opening]) -> dict[str, object]:
     }
 
 
-async def read_clock(conn: AsyncConnection) -> Clock:
-    """Return the clock and the last arrival number given out."""
-    row = await (await conn.execute(SQL["read_clock"], binary=True)).fetchone()
-    if row is None:
-        raise LookupError("expected a clock, found none")
-    return Clock(row[0], row[1] + BLOCK - 1)
+async def read_clock(conn: AsyncConnection) -> Pending[Clock]:
+    """Return the clock and the last arrival number given out; call it after the locks."""
+
+    def clock(rows: Rows) -> Clock:
+        at, last, _ = only(rows)
+        return Clock(at, last + BLOCK - 1)
+
+    return await ask(conn, SQL["read_clock"], {}, clock)
 
 
 async def waiting_on_keys(
     conn: AsyncConnection, openings: Sequence[Opening], most: int
-) -> list[int]:
+) -> Pending[list[int]]:
     """Return how many waitpoints are active on the key of each opening, at most `most`."""
-    rows = await conn.execute(SQL["waiting_on_keys"], {**key_columns(openings), "most": most})
-    return [row[1] for row in sorted(await rows.fetchall())]
+    if not openings:
+        return known([])
+    given = {**key_columns(openings), "most": most}
+    return await ask(
+        conn, SQL["waiting_on_keys"], given, lambda rows: [row[1] for row in sorted(rows)]
+    )
 
 
 async def look_back(
     conn: AsyncConnection, searches: Sequence[Search]
-) -> Mapping[int, Sequence[Candidate]]:
+) -> Pending[Mapping[int, Sequence[Candidate]]]:
     """Return, by place in `searches`, the next page of events that an opening may take."""
-    rows = await conn.execute(
-        SQL["look_back"],
-        {
-            **search_columns(searches),
-            "afters": longs(search.after for search in searches),
-            "pages": ints(search.page for search in searches),
-        },
-        binary=True,
-    )
-    found: dict[int, list[Candidate]] = {}
-    for row in await rows.fetchall():
-        found.setdefault(row[0], []).append(Candidate(*row[1:]))
-    return found
+
+    def by_place(rows: Rows) -> Mapping[int, Sequence[Candidate]]:
+        found: dict[int, list[Candidate]] = {}
+        for row in rows:
+            found.setdefault(row[0], []).append(Candidate(*row[1:]))
+        return found
+
+    given = {
+        **search_columns(searches),
+        "afters": longs(search.after for search in searches),
+        "pages": ints(search.page for search in searches),
+    }
+    return await ask(conn, SQL["look_back"], given, by_place)
 
 
 def search_columns(searches: Sequence[Search]) -> dict[str, object]:
@@ -164,10 +176,14 @@ def search_columns(searches: Sequence[Search]) -> dict[str, object]:
     }
 
 
-async def first_on_keys(conn: AsyncConnection, searches: Sequence[Search]) -> Mapping[int, int]:
+async def first_on_keys(
+    conn: AsyncConnection, searches: Sequence[Search]
+) -> Pending[Mapping[int, int]]:
     """Return, by place, the arrival of the first event above the waiter's floor, taken or not."""
-    rows = await conn.execute(SQL["first_on_keys"], search_columns(searches))
-    return dict(await rows.fetchall())
+    nothing: Mapping[int, int] = {}
+    if not searches:
+        return known(nothing)
+    return await ask(conn, SQL["first_on_keys"], search_columns(searches), dict)
 
 
 async def raise_floors(

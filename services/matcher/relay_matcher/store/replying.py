@@ -1,6 +1,6 @@
 """The statements of a batch of replies of one tenant and environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,7 @@ from relay_common.arrays import (
 from relay_common.db import AsyncConnection
 from relay_common.errors import Json
 from relay_common.match_key import MatchKey
+from relay_common.pending import Pending, Rows, ask, known
 from relay_common.tokens import Caller
 
 from relay_matcher.domain.reply import Identity, Reply, Session, Target
@@ -85,35 +86,37 @@ class NewHeld:
     session: UUID
 
 
-async def lock_targets(conn: AsyncConnection, wanted: Sequence[Wanted]) -> dict[int, Target]:
+async def lock_targets(
+    conn: AsyncConnection, wanted: Sequence[Wanted]
+) -> Pending[dict[int, Target]]:
     """Return, by place, the waitpoints that the callers may see; their rows are locked."""
-    rows = await conn.execute(
-        SQL["lock_targets"],
-        {
-            "ids": uuids([one.waitpoint_id.bytes for one in wanted]),
-            "callers": repeated_texts(one.caller.sub for one in wanted),
-            "responders": repeated_texts(one.responder for one in wanted),
-            "sees_all": flags("operator" in one.caller.scopes for one in wanted),
-        },
-        binary=True,
-    )
+    given = {
+        "ids": uuids([one.waitpoint_id.bytes for one in wanted]),
+        "callers": repeated_texts(one.caller.sub for one in wanted),
+        "responders": repeated_texts(one.responder for one in wanted),
+        "sees_all": flags("operator" in one.caller.scopes for one in wanted),
+    }
     caller = wanted[0].caller
-    scope = (caller.tenant, caller.environment)
-    return {row[1] - 1: target_of(row, scope) for row in await rows.fetchall()}
-
-
-async def lock_targets_by_key(conn: AsyncConnection, wanted: Sequence[ByKey]) -> dict[int, Target]:
-    """Return, by place, the newest question or review of waiter and key; its row is locked."""
-    rows = await conn.execute(
-        SQL["lock_targets_by_key"],
-        {
-            **by_key_columns(wanted),
-            "responders": repeated_texts(one.responder for one in wanted),
-        },
-        binary=True,
+    return await ask(
+        conn, SQL["lock_targets"], given, targets_in((caller.tenant, caller.environment))
     )
-    scope = (wanted[0].key.tenant, wanted[0].key.environment)
-    return {row[1] - 1: target_of(row, scope) for row in await rows.fetchall()}
+
+
+async def lock_targets_by_key(
+    conn: AsyncConnection, wanted: Sequence[ByKey]
+) -> Pending[dict[int, Target]]:
+    """Return, by place, the newest question or review of waiter and key; its row is locked."""
+    responders = repeated_texts(one.responder for one in wanted)
+    given = {**by_key_columns(wanted), "responders": responders}
+    key = wanted[0].key
+    return await ask(
+        conn, SQL["lock_targets_by_key"], given, targets_in((key.tenant, key.environment))
+    )
+
+
+def targets_in(scope: tuple[str, str]) -> Callable[[Rows], dict[int, Target]]:
+    """Return what makes locked waitpoints, by place, of rows in a tenant and environment."""
+    return lambda rows: {row[1] - 1: target_of(row, scope) for row in rows}
 
 
 def by_key_columns(wanted: Sequence[ByKey]) -> dict[str, object]:
@@ -133,13 +136,12 @@ def target_of(row: tuple[Any, ...], scope: tuple[str, str]) -> Target:
     return Target(waitpoint, row[15], row[16], row[17], row[18])
 
 
-async def sessions(conn: AsyncConnection, ids: Sequence[UUID]) -> dict[UUID, Session]:
-    """Return reply sessions by id."""
-    if not ids:
-        return {}
+async def sessions(conn: AsyncConnection, ids: Sequence[UUID]) -> Pending[dict[UUID, Session]]:
+    """Return reply sessions by id; call it after the row locks."""
     given = {"ids": uuids([one.bytes for one in ids])}
-    rows = await conn.execute(SQL["sessions"], given, binary=True)
-    return {row[0]: Session(*row) for row in await rows.fetchall()}
+    return await ask(
+        conn, SQL["sessions"], given, lambda rows: {row[0]: Session(*row) for row in rows}
+    )
 
 
 async def insert_sessions(
@@ -174,25 +176,26 @@ async def bind_sessions(conn: AsyncConnection, bound: Mapping[UUID, UUID]) -> No
 
 async def resolve_by_reply(
     conn: AsyncConnection, accepted: Sequence[tuple[Target, Reply, UUID]], at: datetime
-) -> None:
+) -> Pending[None]:
     """Resolve waitpoints by their replies, each in the session given with it.
 
-    Raises LookupError when the database does not let one pass that was judged valid.
+    The result raises LookupError when the database lets one not pass that was judged valid.
     """
     if not accepted:
-        return
-    rows = await conn.execute(
-        SQL["resolve_by_reply"],
-        {
-            "ids": uuids([target.waitpoint.id.bytes for target, _, _ in accepted]),
-            "sessions": uuids([session.bytes for _, _, session in accepted]),
-            **identity_columns([reply for _, reply, _ in accepted]),
-            "schema_digests": blobs([target.schema_digest for target, _, _ in accepted]),
-            "at": at,
-        },
-    )
-    if rows.rowcount != len(accepted):
-        raise LookupError("expected every reply that was judged valid to resolve its waitpoint")
+        return known(None)
+    given = {
+        "ids": uuids([target.waitpoint.id.bytes for target, _, _ in accepted]),
+        "sessions": uuids([session.bytes for _, _, session in accepted]),
+        **identity_columns([reply for _, reply, _ in accepted]),
+        "schema_digests": blobs([target.schema_digest for target, _, _ in accepted]),
+        "at": at,
+    }
+
+    def all_resolved(rows: Rows) -> None:
+        if len(rows) != len(accepted):
+            raise LookupError("expected every reply that was judged valid to resolve its waitpoint")
+
+    return await ask(conn, SQL["resolve_by_reply"], given, all_resolved)
 
 
 def identity_columns(replies: Sequence[Reply]) -> dict[str, object]:
@@ -237,15 +240,19 @@ async def raise_revisions(conn: AsyncConnection, revisions: Mapping[UUID, int]) 
 
 async def responders(
     conn: AsyncConnection, waitpoints: Sequence[UUID]
-) -> dict[UUID, list[Responder]]:
+) -> Pending[dict[UUID, list[Responder]]]:
     """Return the responders of waitpoints, as they were asked."""
-    found: dict[UUID, list[Responder]] = {}
-    if waitpoints:
-        given = {"ids": uuids([waitpoint.bytes for waitpoint in waitpoints])}
-        rows = await conn.execute(SQL["responders"], given, binary=True)
-        for waitpoint, *responder in await rows.fetchall():
+
+    def by_waitpoint(rows: Rows) -> dict[UUID, list[Responder]]:
+        found: dict[UUID, list[Responder]] = {}
+        for waitpoint, *responder in rows:
             found.setdefault(waitpoint, []).append(Responder(*responder))
-    return found
+        return found
+
+    if not waitpoints:
+        return known(by_waitpoint(()))
+    given = {"ids": uuids([waitpoint.bytes for waitpoint in waitpoints])}
+    return await ask(conn, SQL["responders"], given, by_waitpoint)
 
 
 async def rejections(
@@ -278,24 +285,20 @@ async def hold_replies(
 
 async def held_replies(
     conn: AsyncConnection, openings: Sequence[Opening], at: datetime
-) -> dict[int, list[tuple[UUID, Reply]]]:
+) -> Pending[dict[int, list[tuple[UUID, Reply]]]]:
     """Return, by place in `openings`, the replies held for them, oldest first; rows are locked."""
-    found: dict[int, list[tuple[UUID, Reply]]] = {}
-    if not openings:
+
+    def by_place(rows: Rows) -> dict[int, list[tuple[UUID, Reply]]]:
+        found: dict[int, list[tuple[UUID, Reply]]] = {}
+        for row in rows:
+            identity = Identity(row[3], row[4], row[5])
+            reply = Reply(identity, row[2], row[7], orjson.loads(row[8]), row[6])
+            found.setdefault(row[0] - 1, []).append((row[1], reply))
         return found
-    rows = await conn.execute(
-        SQL["held_replies"],
-        {
-            **key_columns(openings),
-            "at": at,
-        },
-        binary=True,
-    )
-    for row in await rows.fetchall():
-        identity = Identity(row[3], row[4], row[5])
-        reply = Reply(identity, row[2], row[7], orjson.loads(row[8]), row[6])
-        found.setdefault(row[0] - 1, []).append((row[1], reply))
-    return found
+
+    if not openings:
+        return known(by_place(()))
+    return await ask(conn, SQL["held_replies"], {**key_columns(openings), "at": at}, by_place)
 
 
 async def settle_held_replies(conn: AsyncConnection, outcomes: Mapping[UUID, str]) -> None:
