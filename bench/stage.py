@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
 from relay_devstack import providers
+from relay_devstack.kafka import LASTING_JVM, KafkaCluster
 from relay_devstack.layout import state_dir
 
 from bench.profile import Profile
@@ -80,8 +81,8 @@ def open_stage(profile: Profile, *, keep: bool) -> Iterator[Stage]:
     """Start Kafka and Postgres, tuned; stop them at the end unless `keep`."""
     folder = state_dir() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    provider = providers.choose("local")
-    kafka, postgres = provider.kafka(folder), provider.postgres(folder)
+    kafka = KafkaCluster(folder, jvm=LASTING_JVM)
+    postgres = providers.LocalProcesses().postgres(folder)
     try:
         kafka.start()
         postgres.start()

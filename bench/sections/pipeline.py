@@ -147,7 +147,7 @@ def paced(
 def send(bootstrap: str, events: list[tuple[str, Message]], rate: float, times: Times) -> None:
     """Write events at `rate` and note when each live one was handed to the producer."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 2, "compression.type": "lz4"}
+        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "compression.type": "lz4"}
     )
     for number in range(WARM_EVENTS):  # the first ones wait for connections and metadata
         key, value = message(f"warm-{number}", f"warm{rate}{number}", random.Random(number))

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +42,9 @@ REPLICATED_LOGS = (
     "share.coordinator.state.topic.replication.factor",
 )
 IN_SYNC_REPLICAS = ("transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr")
+# Small and up in three seconds; what lasts longer is better off with the whole compiler.
+QUICK_JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LASTING_JVM = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
 LOG4J = """<Configuration status="warn"><Appenders><Console name="out" target="SYSTEM_OUT">
 <PatternLayout pattern="%d{ISO8601} %p %c: %m%n"/></Console></Appenders>
 <Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers></Configuration>
@@ -71,10 +74,13 @@ class KafkaCluster:
         brokers: int = 1,
         java: str | None = None,
         environ: Mapping[str, str] = NO_PINS,
+        jvm: Sequence[str] = QUICK_JVM,
     ) -> None:
-        """Run on `java`, else on what `find_java` finds; take pinned ports from `environ`."""
+        """Run on `java`, else on what `find_java` finds, with the options `jvm`; take pinned ports
+        from `environ`."""
         self.state_dir = state_dir
         self._java = java
+        self._jvm = jvm
         self._ports = PortBook(state_dir, environ)
         self._brokers = [_broker(state_dir, number + 1) for number in range(brokers)]
 
@@ -177,9 +183,8 @@ class KafkaCluster:
         return file.read_text()
 
     def _java_command(self, broker: Broker, main: str, *arguments: str) -> Command:
-        options = ["-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         log4j = f"-Dlog4j2.configurationFile={broker.folder / 'log4j2.xml'}"
-        program = [self._java or find_java(), *options, log4j, "-cp", f"{jars.folder()}/*"]
+        program = [self._java or find_java(), *self._jvm, log4j, "-cp", f"{jars.folder()}/*"]
         return Command([*program, main, *arguments], dict(os.environ), broker.folder)
 
     def _missing(self) -> str | None:

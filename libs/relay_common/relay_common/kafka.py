@@ -21,6 +21,7 @@ from relay_common.assignment import Assignment, WentBack
 from relay_common.db import UNAVAILABLE, Connection
 from relay_common.errors import Busy, Poison
 from relay_common.overlap import OverlappingConnection
+from relay_common.pace import Pace
 from relay_common.positions import Place, PositionFenced
 from relay_common.records import BatchHandler, DeadLetter, Record, write_dead_letters
 from relay_common.telemetry import counter, histogram, logger
@@ -107,6 +108,7 @@ class ConsumerLoop:
         self.backlog: deque[Record] = deque()
         self.read_ahead = read_ahead
         self.prepared = 0
+        self.pace = Pace()
         self.limit = settings.max_records
         self.failures = self.rests = 0
         self.verdict: DeadLetter | None = None
@@ -147,6 +149,7 @@ class ConsumerLoop:
             self.partitions.place()
             self.fetch()
             if self.backlog:
+                self.gather()
                 self.work()
             elif time.monotonic() - self.checked_at > CHECK_SECONDS:
                 self.check()
@@ -176,6 +179,13 @@ class ConsumerLoop:
         if wanted > 0:
             for message in self.partitions.take(wanted):
                 self.receive(message)
+
+    def gather(self) -> None:
+        """Let a small batch grow for as long as the pace asks."""
+        seconds = self.pace.wait_seconds()
+        if seconds and len(self.backlog) < self.limit:
+            self.stop.wait(seconds)
+            self.fetch()
 
     def prepare(self) -> bool:
         """Read a few records ahead; say whether there were any."""
@@ -213,6 +223,7 @@ class ConsumerLoop:
     def work(self) -> None:
         """Process one batch; whatever goes wrong is rolled back and decided here."""
         batch = self.take()
+        self.pace.begin()
         try:
             self.process(batch)
         except Busy:
@@ -228,6 +239,7 @@ class ConsumerLoop:
             self.judge(batch, error)
         else:
             self.done(batch)
+        self.pace.end()
 
     def process(self, batch: Sequence[Record]) -> None:
         """Hand `batch` over and store its positions, in one transaction."""

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from relay_common import failpoints, outbox, queries
 from relay_common.db import UNAVAILABLE, Connection
+from relay_common.pace import Pace
 from relay_common.producer import Outcome, Outgoing, Producer
 from relay_common.telemetry import counter, gauge, logger
 
 ROWS = 32  # a shard and round: at most 32 MiB
+SMALL_ROUND = 500  # messages
 SHORTEST_WAIT_SECONDS = 0.005
 LONGEST_WAIT_SECONDS = 0.25
 LOCK_SECONDS = 1.0
@@ -69,6 +71,7 @@ class PublisherLoop:
         self.resting: dict[str, float] = {}
         self.woken = threading.Event()
         self.wait_seconds = SHORTEST_WAIT_SECONDS
+        self.pace = Pace()
         self.problem: str | None = "not connected yet"
         self.waiting_since: float | None = None
         self.beat = self.locked_at = self.reported_at = time.monotonic()
@@ -93,8 +96,13 @@ class PublisherLoop:
         while not stop.is_set():
             self.beat = time.monotonic()
             try:
-                if self.turn(stop):
+                self.pace.begin()
+                messages = self.turn(stop)
+                self.pace.end()
+                if messages:
                     self.wait_seconds = SHORTEST_WAIT_SECONDS
+                    if messages < SMALL_ROUND:
+                        stop.wait(self.pace.wait_seconds())
                     continue
             except UNAVAILABLE as error:
                 self.disconnect(type(error).__name__)
@@ -103,8 +111,8 @@ class PublisherLoop:
             self.wait_seconds = min(LONGEST_WAIT_SECONDS, self.wait_seconds * 2)
         self.disconnect("stopped")
 
-    def turn(self, stop: threading.Event) -> bool:
-        """Publish one round of rows; say whether there were any."""
+    def turn(self, stop: threading.Event) -> int:
+        """Publish one round of rows; return how many messages they had."""
         conn = self.connection()
         now = time.monotonic()
         if len(self.held) < self.shards and now - self.locked_at > LOCK_SECONDS:
@@ -117,7 +125,7 @@ class PublisherLoop:
             self.publish(rows, stop)
             self.waiting_since = None
             self.settle(conn, rows)
-        return bool(rows)
+        return sum(len(row.messages) for row in rows)
 
     def connection(self) -> Connection:
         """Return the connection, made and its shards locked if there was none."""
