@@ -6,10 +6,12 @@ import pwd
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from relay_devstack.daemons import Account
 from relay_devstack.errors import WrongMachineError, disk_faults
+from relay_devstack.locks import only_one
 
 ACCOUNT = "nobody"
 OWNER = "owner"  # a file in each home: which folder it stands in for
@@ -63,8 +65,9 @@ def make_public_home(path: Path, account: Account) -> Path:
 def sweep_homes(account: Account) -> None:
     """Remove the homes of ours whose state folder is gone."""
     for owner in _temporary_place(account).glob(f"relay-*/{OWNER}"):
-        if owner.stat().st_uid == os.geteuid() and not Path(owner.read_text()).exists():
-            shutil.rmtree(owner.parent, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process sweeps too
+            if owner.stat().st_uid == os.geteuid() and not Path(owner.read_text()).exists():
+                shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 def _refuse_foreign(home: Path) -> None:
@@ -74,12 +77,13 @@ def _refuse_foreign(home: Path) -> None:
 
 
 def copied_tree(source: Path, target: Path) -> Path:
-    """Return `target`, a complete readable copy of `source` made once."""
-    if not target.exists():
-        with disk_faults(target), tempfile.TemporaryDirectory(dir=target.parent) as partial:
-            copy = Path(partial) / source.name
-            shutil.copytree(source, copy, symlinks=True)
-            copy.replace(target)
+    """Return `target`, a complete readable copy of `source` made once, whoever else asks for it."""
+    with only_one(target.with_name(f"{target.name}.lock")):
+        if not target.exists():
+            with disk_faults(target), tempfile.TemporaryDirectory(dir=target.parent) as partial:
+                copy = Path(partial) / source.name
+                shutil.copytree(source, copy, symlinks=True)
+                copy.replace(target)
     return target
 
 

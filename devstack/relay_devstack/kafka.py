@@ -168,8 +168,9 @@ class KafkaCluster:
 
     def _format(self, broker: Broker) -> None:
         standalone = ["--standalone"] if len(self._brokers) == 1 else []
+        cluster = self._cluster_id()  # one in 64 begins with a dash: in one word with its option
         command = self._java_command(
-            broker, "kafka.tools.StorageTool", "format", "-t", self._cluster_id(), *standalone
+            broker, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", *standalone
         )
         done = run(replace(command, argv=[*command.argv, "-c", "server.properties"]))
         if done.returncode != 0:

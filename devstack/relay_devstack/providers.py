@@ -13,6 +13,8 @@ from relay_devstack.errors import WrongMachineError
 from relay_devstack.kafka import KafkaCluster
 from relay_devstack.postgres import PostgresServer
 
+# A database that is cloned goes through the log: compressing it would cost more than the cloning.
+SMALL = {"shared_buffers": "256MB", "max_wal_size": "512MB", "wal_compression": "off"}
 Mode = Literal["smart", "fast", "immediate"]
 
 
@@ -54,7 +56,7 @@ class LocalProcesses:
 
     def postgres(self, state_dir: Path) -> Postgres:
         """Return a server whose data lie in `state_dir`, small enough to run several."""
-        return PostgresServer(state_dir, {"shared_buffers": "256MB"})
+        return PostgresServer(state_dir, SMALL)
 
     def kafka(self, state_dir: Path, brokers: int = 1) -> Kafka:
         """Return a cluster of `brokers` nodes whose data lie in `state_dir`."""

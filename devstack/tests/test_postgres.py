@@ -1,6 +1,8 @@
 """A real PostgreSQL runs wherever the state folder lies, and loses nothing it has committed."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -109,3 +111,19 @@ def test_a_stand_in_folder_goes_with_the_clone_it_stands_in_for(tmp_path: Path) 
     clone.rmdir()
     accounts.sweep_homes(account)
     assert not home.exists()
+
+
+def test_a_tree_that_many_want_at_once_is_copied_once(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(200):
+        (source / str(number)).write_text(str(number))
+    target, together = tmp_path / "target", threading.Barrier(8)
+
+    def want(_: int) -> Path:
+        together.wait()
+        return accounts.copied_tree(source, target)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(want, range(8))) == {target}
+    assert len(list(target.iterdir())) == 200

@@ -39,7 +39,7 @@ class Place:
         return {"secret": f"zzsecret-{self.tenant}", "amount": 12.5, "city": "Łódź"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Start the whole stack: broker, database, Access, services, gateway.
 
@@ -55,7 +55,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
             deployment.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tap(stack: Deployment) -> Iterator[Tap]:
     """Read all topics from outside."""
     tap = Tap(stack.bootstrap)
@@ -128,7 +128,7 @@ def produce(stack: Deployment, expected: Expected, place: Place) -> Callable[...
     return write
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def verify(
     stack: Deployment,
     tap: Tap,

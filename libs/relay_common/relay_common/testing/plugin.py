@@ -4,30 +4,47 @@ RELAY_TEST_DATABASE_URL and RELAY_TEST_KAFKA_BOOTSTRAP name parts that run alrea
 the devstack starts its own for the session.
 """
 
+import gc
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 
 from relay_common.testing.brokers import Topics
 from relay_common.testing.databases import Clock, Database, Template
 from relay_common.testing.issuer import Issuer
+from relay_common.testing.memory import left_behind, quick_folder
+from relay_common.testing.workers import ByFile
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Say which tests share a worker."""
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """The superuser's URL of a real server."""
     given = os.environ.get("RELAY_TEST_DATABASE_URL")
     if given:
         yield given
         return
+    from relay_devstack.postgres import PostgresServer  # noqa: PLC0415 -- only where it is needed
     from relay_devstack.providers import choose  # noqa: PLC0415 -- only where it is needed
 
-    server = choose().postgres(tmp_path_factory.mktemp("postgres"))
-    server.start()
-    yield server.url
-    server.destroy()
+    for folder in left_behind():
+        PostgresServer(folder).destroy()
+        shutil.rmtree(folder, ignore_errors=True)
+    with quick_folder() as folder:
+        server = choose().postgres(folder)
+        try:
+            server.start()
+            yield server.url
+        finally:
+            server.destroy()
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +57,12 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from relay_devstack.providers import choose  # noqa: PLC0415 -- only where it is needed
 
     cluster = choose().kafka(tmp_path_factory.mktemp("kafka"))
-    cluster.start()
-    yield cluster.bootstrap
-    cluster.destroy()
+    try:
+        cluster.start()
+        yield cluster.bootstrap
+    finally:
+        gc.collect()  # clients of ended tests would complain that it is gone
+        cluster.destroy()
 
 
 @pytest.fixture(scope="session")
