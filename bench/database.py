@@ -16,7 +16,7 @@ from relay_common.migrate import read_migrations
 from relay_common.wire import rfc3339
 from relay_devstack.database import create_database, prepare, role_passwords
 from relay_matcher.announcement import Announcer
-from relay_matcher.takes import expander
+from relay_matcher.expansion import expander
 
 from bench.events import ENVIRONMENT, EVENT_TYPE, TENANT, waited_key
 from bench.stage import Stage

@@ -24,12 +24,12 @@ from relay_common.telemetry import configure_logs
 from relay_matcher.access import Access
 from relay_matcher.announcement import Announcer
 from relay_matcher.consumer import EventConsumer
+from relay_matcher.expansion import expander
 from relay_matcher.http import matcher_app
 from relay_matcher.http.desk import create_desk
 from relay_matcher.operations.plumbing import Plumbing
 from relay_matcher.settings import MatcherSettings
 from relay_matcher.sweeper import sweeper_loops
-from relay_matcher.takes import expander
 
 SERVICE = "matcher"
 SCHEMA = "0003_pre_matcher"

@@ -81,16 +81,10 @@ def rows_of(announcer: Announcer, takes: Sequence[Take], at: datetime, shards: i
     return done
 
 
-def expander(announcer: Announcer) -> outbox.Expand:
-    """Return how the publisher expands the rows of the matcher's outbox."""
-
-    def expand(topic: str, payload: bytes) -> list[Addressed]:
-        if outbox.layout(payload) != LAYOUT:
-            return outbox.expand(topic, payload)
-        row = DECODE(payload)
-        shown = [event_json(event, row.at) for event in row.events]
-        whole = [(waitpoint, row.events[place], shown[place]) for waitpoint, place in row.takes]
-        messages = Resolutions(announcer, row.at).messages(whole)
-        return [addressed for message in messages for addressed in outbox.spread(message)]
-
-    return expand
+def expand(announcer: Announcer, payload: bytes) -> list[Addressed]:
+    """Return the messages of one row."""
+    row = DECODE(payload)
+    shown = [event_json(event, row.at) for event in row.events]
+    whole = [(waitpoint, row.events[place], shown[place]) for waitpoint, place in row.takes]
+    messages = Resolutions(announcer, row.at).messages(whole)
+    return [addressed for message in messages for addressed in outbox.spread(message)]

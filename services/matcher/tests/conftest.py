@@ -28,11 +28,11 @@ from relay_devstack.access import create_app
 from relay_matcher.access import Access
 from relay_matcher.announcement import Announcer
 from relay_matcher.consumer import EventConsumer
+from relay_matcher.expansion import expander
 from relay_matcher.http import matcher_app
 from relay_matcher.http.desk import Desk, create_desk
 from relay_matcher.operations import sweeping
 from relay_matcher.operations.plumbing import Plumbing
-from relay_matcher.takes import expander
 
 SHARDS = 2
 SCOPES = "waitpoints:write waitpoints:read waitpoints:reply events:read"

@@ -7,6 +7,7 @@ from uuid import UUID
 from relay_common.db import Connection
 from relay_common.outbox import OutMessage
 
+from relay_matcher import expiries
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.waitpoint import Active, Responder
 from relay_matcher.operations import lifecycle
@@ -39,25 +40,27 @@ def expire_batch(conn: Connection, announcer: Announcer, shards: int) -> int:
             return 0
         at = sweeping.read_clock(conn)
         listed = sweeping.responders(conn, [one for one in overdue if one.kind != "event"])
-        with conn.pipeline():  # the server updates while the messages are packed here
+        with conn.pipeline():
             sweeping.expire(conn, due.places, at)
             matching.count_closed(conn, overdue)
-            matching.announce(conn, expiries(announcer, overdue, listed, at), shards)
+            matching.append_rows(conn, expiries.rows_of(announcer, overdue, at, shards))
+            matching.announce(conn, endings(announcer, overdue, listed, at), shards)
         return len(overdue)
 
 
-def expiries(
+def endings(
     announcer: Announcer,
     overdue: Sequence[Active],
     listed: Mapping[UUID, Sequence[Responder]],
     at: datetime,
 ) -> list[OutMessage]:
-    """Return what tells waiters and responders (`listed` by waitpoint) of expired waitpoints."""
-    messages = [m for w in overdue for m in lifecycle.expired(announcer, w, at)]
-    for waitpoint in overdue:
-        responders = listed.get(waitpoint.id, ())
-        messages += lifecycle.no_reply_needed(announcer, waitpoint, responders, at)
-    return messages
+    """Return what tells responders (`listed` by waitpoint) that no reply is needed any more."""
+    return [
+        message
+        for waitpoint in overdue
+        if waitpoint.id in listed
+        for message in lifecycle.no_reply_needed(announcer, waitpoint, listed[waitpoint.id], at)
+    ]
 
 
 def stall_silent(conn: Connection, announcer: Announcer, shards: int) -> Mapping[str, int]:

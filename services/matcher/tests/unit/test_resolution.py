@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from relay_common import outbox
 from relay_common.avro import Codec
 from relay_common.match_key import MatchKey, owner_key
+from relay_matcher import expiries
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.waitpoint import Active
+from relay_matcher.expansion import expander
 from relay_matcher.operations import lifecycle
 from relay_matcher.resolution import Resolutions
-from relay_matcher.takes import expander, rows_of
+from relay_matcher.takes import rows_of
 
 TEXT = st.text(min_size=1, max_size=90)
 TIMES = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -96,3 +98,28 @@ def test_takes_fill_rows_in_order_and_hold_a_shared_event_once():
     assert all(len(row.payload) <= outbox.LARGEST_MESSAGE for row in rows)
     owners = [key for topic, (key, _, _) in addressed(rows) if topic == "x.relay.mailbox"]
     assert owners == [owner_key("acme", "prod", waitpoint.waiter) for waitpoint in waiting]
+
+
+@given(st.lists(takes(), min_size=1, max_size=4), TIMES)
+def test_row_of_expiries_expands_to_the_general_announcements(batch, at):
+    overdue = [waitpoint for waitpoint, _, _ in batch]
+    expected = [
+        addressed
+        for waitpoint in overdue
+        for message in lifecycle.expired(ANNOUNCER, waitpoint, at)
+        for addressed in outbox.spread(message)
+    ]
+    assert addressed(expiries.rows_of(ANNOUNCER, overdue, at, 1)) == expected
+
+
+def test_rows_of_expiries_end_where_rows_end():
+    key = MatchKey("t", "e", "x", "k")
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    opened = b'{"tags":"' + b"x" * 300_000 + b'"'
+    overdue = [
+        Active(uuid.uuid4(), key, 1, "w", "event", None, None, at, 1, 1, None, None, opened)
+        for _ in range(7)
+    ]
+    rows = expiries.rows_of(ANNOUNCER, overdue, at, 2)
+    assert [len(row.payload) // 300_000 for row in rows] == [3, 3, 1]
+    assert len(addressed(rows)) == 14
