@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import rfc8785
+from relay_matcher.operations import sweeping
 
 REPLIER = "waitpoints:reply waitpoints:read"
 SCHEMA = {
@@ -192,6 +193,17 @@ async def test_reply_session_is_short_lived(matcher: Any, clock: Any) -> None:
     late = await reply(matcher, opened, reply_session=started)
     assert late.json()["code"] == "reply_session_mismatch"
     assert (await reply(matcher, opened)).status_code == 200
+
+
+async def test_reply_session_ends_with_its_waitpoint(matcher: Any, clock: Any) -> None:
+    """A reply in it is late then, not out of session."""
+    soon = (clock.now() + timedelta(minutes=2)).isoformat()
+    opened = (await ask(matcher, expires_at=soon)).json()
+    started = (await session(matcher, opened["id"])).json()
+    assert started["expires_at"] == opened["expires_at"]
+    clock.shift(timedelta(minutes=2))
+    late = await reply(matcher, opened, reply_session=started["reply_session"])
+    assert late.json()["code"] == "waitpoint_expired"
 
 
 @pytest.mark.spec("WP-INV-3", "WP-EVENT-REJECTED", "WP-INV-4")
@@ -429,8 +441,6 @@ async def test_reply_by_key_finds_the_newest_by_the_database_clock(
 
 
 async def test_held_reply_lets_go_of_its_value_after_retention(matcher: Any, clock: Any) -> None:
-    from relay_matcher.operations import sweeping  # noqa: PLC0415
-
     subject = {"subject_digest": digest_of(CONTENT)}
     assert (await early(matcher, subject)).status_code == 202
     clock.shift(timedelta(days=7))
@@ -449,8 +459,6 @@ async def test_held_reply_lets_go_of_its_value_after_retention(matcher: Any, clo
 async def test_silent_waiter_stalls_and_its_heartbeat_brings_it_back(
     matcher: Any, clock: Any
 ) -> None:
-    from relay_matcher.operations import sweeping  # noqa: PLC0415
-
     opened = (await ask(matcher, heartbeat_interval=60)).json()
     assert opened["heartbeat_interval"] == 60
     path = f"/v1/waitpoints/{opened['id']}/heartbeat"
@@ -489,8 +497,6 @@ async def test_silent_waiter_stalls_and_its_heartbeat_brings_it_back(
 async def test_without_a_heartbeat_interval_only_the_deadline_applies(
     matcher: Any, clock: Any
 ) -> None:
-    from relay_matcher.operations import sweeping  # noqa: PLC0415
-
     opened = (await ask(matcher)).json()
     clock.shift(timedelta(minutes=59))
     assert sweeping.stall_silent(matcher.stream, matcher.plumbing.announcer, 2)["stalled"] == 0
@@ -499,7 +505,7 @@ async def test_without_a_heartbeat_interval_only_the_deadline_applies(
 
 
 @pytest.mark.spec("WP-LIST-AWAITING")
-async def test_what_waits_for_a_reply(matcher: Any) -> None:
+async def test_what_waits_for_a_reply(matcher: Any, clock: Any) -> None:
     first = (await ask(matcher, "a")).json()
     second = (await ask(matcher, "b", kind="review")).json()
     third = (await ask(matcher, "c", who="agent:b")).json()
@@ -519,6 +525,17 @@ async def test_what_waits_for_a_reply(matcher: Any) -> None:
     ann = {"who": "subscriber:ann", "scope": REPLIER}
     assert (await awaiting(**ann, params={"responder": "me"}))[0] == everything
     assert (await awaiting(params={"kind": "review"}))[0] == [second["id"]]
+    # One whose waiter has gone still waits; one that is overdue does not, swept or not.
+    await ask(matcher, "e", who="agent:c", heartbeat_interval=1)
+    soon = (clock.now() + timedelta(seconds=2)).isoformat()
+    await ask(matcher, "f", who="agent:c", expires_at=soon)
+    clock.shift(timedelta(seconds=2))
+    sweeping.stall_silent(matcher.stream, matcher.plumbing.announcer, 2)
+    mine = {"who": "agent:c"}
+    assert (await awaiting(**mine))[1] == {"open": 0, "stalled": 1}
+    assert (await awaiting(**operator))[1] == {"open": 3, "stalled": 1}
+    elsewhere = await awaiting(**operator, tenant="other")
+    assert elsewhere == ([], {"open": 0, "stalled": 0}), "every tenant its own"
 
 
 @pytest.mark.parametrize(
