@@ -61,6 +61,9 @@ CLAIM_CHARACTERS = fixed("claim_text_characters", 16 * KIB, "characters", "Claim
 CANCEL_REASON_CHARACTERS = fixed(
     "cancel_reason_characters", 1 * KIB, "characters", "Reason of a cancellation"
 )
+HELD_REPLIES = fixed(
+    "held_replies", 100, "replies", "Replies held for one waiter and match key until it opens"
+)
 REPLY_SESSION_SECONDS = fixed(
     "reply_session_seconds", 15 * MINUTE, "seconds", "Reply session, or to the deadline if sooner"
 )

@@ -10,12 +10,15 @@ from relay_common.db import AsyncConnection
 from relay_common.errors import (
     AccessReferenceInvalid,
     Json,
+    LimitExceeded,
     RelayError,
     ResponderIsWaiter,
     WaitpointNotFound,
 )
 from relay_common.idempotency import Call
 from relay_common.ids import encode_id, new_id
+from relay_common.limits import HELD_REPLIES
+from relay_common.match_key import MatchKey
 from relay_common.outbox import OutMessage
 from relay_common.wire import rfc3339
 
@@ -39,8 +42,9 @@ class EarlyReply:
 
 @dataclass(slots=True)
 class Early:
-    """What a batch of early replies comes to, besides its rulings."""
+    """What a batch of early replies comes to, besides its rulings; `counts` is what is held."""
 
+    counts: dict[tuple[str, MatchKey], int]
     sessions: list[replying.NewSession] = field(default_factory=list[replying.NewSession])
     held: list[replying.NewHeld] = field(default_factory=list[replying.NewHeld])
 
@@ -57,8 +61,9 @@ async def accept_early_replies(
     setting = await opening.read_settings(conn)
     locking = await replying.lock_targets_by_key(conn, wheres)
     reading = await closing.read_clock(conn)
+    counting = await replying.count_held(conn, wheres, HELD_REPLIES.default)
     targets, rulings = await locking.result(), Rulings(await reading.result())
-    early = Early()
+    early = Early(await counting.result())
     ends = rulings.at + retention(await setting.result())
     answers = [
         decide(plumbing, rulings, early, call, targets.get(place), ends)
@@ -111,8 +116,12 @@ def decided(
     return shown
 
 
-def hold(early: Early, given: EarlyReply, at: datetime, ends: datetime) -> Answer:
-    """Hold one reply; holding creates the reply session of its identity."""
+def hold(early: Early, given: EarlyReply, at: datetime, ends: datetime) -> Answer | RelayError:
+    """Hold one reply, if there is room; holding creates the reply session of its identity."""
+    place = (given.where.waiter, given.where.key)
+    early.counts[place] += 1
+    if early.counts[place] > HELD_REPLIES.default:
+        return LimitExceeded(limit=HELD_REPLIES.hit(early.counts[place]))
     identity = given.reply.identity
     session = replying.NewSession(
         new_id(),

@@ -107,6 +107,18 @@ from unnest(%(ids)s::uuid[], %(key_hashes)s::bigint[], %(waiters)s::text[], %(ev
   %(parts)s::text[], %(replies)s::bytea[])
   q (id, key_hash, waiter, event_type, correlation_key, subject_digest, responder, channel, evidence_level, reply_session, part, reply);
 
+-- name: count_held
+-- Count the replies held for each waiter and key, no further than the limit; the locks of the keys keep others from holding more.
+select k.place, (
+  select count(*) from (
+    select from held_reply h
+    where h.tenant = current_setting('relay.tenant') and h.environment = current_setting('relay.environment')
+      and h.key_hash = k.key_hash and h.waiter = k.waiter and h.event_type = k.event_type and h.correlation_key = k.correlation_key
+      and h.outcome is null
+    limit %(most)s) held)
+from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[])
+  with ordinality k (key_hash, event_type, correlation_key, waiter, place);
+
 -- name: held_replies
 -- Find the replies held for waiters and keys that open now, oldest first.
 select k.place, h.id, h.subject_digest, h.responder, h.channel, h.evidence_level::text, h.reply_session, h.part, h.reply

@@ -264,6 +264,19 @@ async def rejections(
     return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in await rows.fetchall()]
 
 
+async def count_held(
+    conn: AsyncConnection, wanted: Sequence[ByKey], most: int
+) -> Pending[dict[tuple[str, MatchKey], int]]:
+    """Return how many replies are held for each waiter and key, at most `most`."""
+    given = {**by_key_columns(wanted), "most": most}
+
+    def counts(rows: Rows) -> dict[tuple[str, MatchKey], int]:
+        places = ((wanted[row[0] - 1], row[1]) for row in rows)
+        return {(where.waiter, where.key): count for where, count in places}
+
+    return await ask(conn, SQL["count_held"], given, counts)
+
+
 async def hold_replies(
     conn: AsyncConnection, held: Sequence[NewHeld], at: datetime, expires_at: datetime
 ) -> None:

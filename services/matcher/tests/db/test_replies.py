@@ -1,8 +1,10 @@
 """Questions and reviews: sessions, replies, rejections, early replies (spec, Invariants)."""
 
+import asyncio
 import base64
 import hashlib
 import uuid
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -438,6 +440,23 @@ async def test_reply_by_key_finds_the_newest_by_the_database_clock(
     assert second["id"] < first["id"]
     done = await early(matcher, second, "subscriber:ann")
     assert (done.status_code, done.json()["id"]) == (200, second["id"])
+
+
+@pytest.mark.spec("WP-LIMIT-MESSAGES")
+async def test_replies_are_held_up_to_a_limit_for_each_waiter_and_key(matcher: Any) -> None:
+    """An opening runs all of them: it must not have to run any number."""
+    subject = {"subject_digest": digest_of(CONTENT)}
+    values = [{"response": {"ok": n}} for n in range(105)]  # none of them is valid
+    answers = await asyncio.gather(*(early(matcher, subject, **value) for value in values))
+    assert Counter(answer.status_code for answer in answers) == {202: 100, 429: 5}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["limit"] == {"name": "held_replies", "value": 100, "got": 101}
+    for elsewhere in ({"waiter": "agent:b"}, {"correlation_key": "other"}):
+        assert (await early(matcher, subject, **elsewhere)).status_code == 202
+    assert (await ask(matcher)).json()["state"] == "open"
+    assert matcher.one("select count(*) from matcher.rejection") == 100
+    assert (await early(matcher, {"subject_digest": "sha-256:x"})).status_code == 409
+    assert (await ask(matcher, "other")).json()["state"] == "resolved"
 
 
 async def test_held_reply_lets_go_of_its_value_after_retention(matcher: Any, clock: Any) -> None:
