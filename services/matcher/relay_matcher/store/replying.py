@@ -271,8 +271,12 @@ async def count_held(
     given = {**by_key_columns(wanted), "most": most}
 
     def counts(rows: Rows) -> dict[tuple[str, MatchKey], int]:
-        places = ((wanted[row[0] - 1], row[1]) for row in rows)
-        return {(where.waiter, where.key): count for where, count in places}
+        found: dict[tuple[str, MatchKey], int] = {}
+        for row in rows:
+            place: int = row[0] - 1
+            where = wanted[place]
+            found[where.waiter, where.key] = row[1]
+        return found
 
     return await ask(conn, SQL["count_held"], given, counts)
 
