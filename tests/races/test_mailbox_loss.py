@@ -30,9 +30,11 @@ class Reader:
         self.since = dict.fromkeys(OWNERS, 0)
         self.seen: set[bytes] = set()
         self.broken: list[str] = []
+        self.pages = 0
 
     def read(self, owner: str) -> int:
         """Read one page and return how many records it had."""
+        self.pages += 1
         given = {"tenant": "acme", "environment": "prod", "owner": owner, "limit": 500}
         rows = self.conn.execute(
             READ, {**given, "since": self.since[owner], "max_bytes": 1 << 20}, binary=True
@@ -101,8 +103,9 @@ def writing(conninfo: str, folder: Path, *how: str) -> Iterator[Writers]:
         writers.stop()
 
 
-def race(database, folder: Path, seconds: float, *how: str):
-    """Write, kill and read for `seconds`; return the reader, what it missed, and the writers."""
+def race(database, folder: Path, seconds: float, *how: str, pages: int = 0):
+    """Write, kill and read for `seconds` and at least `pages`; return the reader, what it missed,
+    and the writers."""
     rng = random.Random(42)
     with database.connect("relay_mailbox_stream") as conn:
         reader = Reader(conn)
@@ -110,7 +113,7 @@ def race(database, folder: Path, seconds: float, *how: str):
             until(lambda: len(writers.acknowledged()) > WRITERS, 60, "every writer has started")
             end = time.monotonic() + seconds
             next_kill = time.monotonic() + 1
-            while time.monotonic() < end:
+            while time.monotonic() < end or reader.pages < pages:
                 reader.read_all()
                 if time.monotonic() > next_kill:
                     writers.kill_one(rng)
@@ -124,7 +127,7 @@ def race(database, folder: Path, seconds: float, *how: str):
 @pytest.mark.timeout(150)
 def test_no_record_is_lost_while_writers_roll_back_and_are_killed(database, tmp_path):
     """Cases M5 and M7; reference tests 1 and 6."""
-    reader, lost, writers = race(database, tmp_path, 30)
+    reader, lost, writers = race(database, tmp_path, 30, pages=10_000)
     assert writers.kills > 10
     assert len(reader.seen) > 1000
     assert reader.broken == []

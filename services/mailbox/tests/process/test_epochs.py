@@ -1,7 +1,9 @@
 """Postgres goes back in time: every way ends in a new epoch, and readers converge (design D12)."""
 
+import itertools
 import shutil
 import subprocess
+import threading
 import uuid
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,16 @@ from relay_common.db import connect, role_conninfo
 from relay_common.testing import wait
 from relay_common.testing.databases import allow_logins
 from relay_devstack.postgres import PostgresServer
+from relay_devstack.secrets import kept_secret, write_private
 from relay_mailbox.domain.cursor import Stream, resync_reason
 from relay_mailbox.domain.record import NewRecord, Owner
 from relay_mailbox.store.appends import append_records, recognise_incarnation
 
 AGENT = "agent:planner"
+HOLES = """
+select m.owner, m.head, count(r.seq) from mailbox m left join record r on r.mailbox_id = m.id
+group by 1, 2 having m.head <> count(r.seq) or min(r.seq) <> 1 or max(r.seq) <> m.head
+"""
 
 
 def stream_side(server: PostgresServer, database: str = "relay"):
@@ -170,3 +177,118 @@ def put_back(snapshot: Path, data: Path) -> None:
     """Replace `data` by `snapshot`."""
     shutil.rmtree(data)
     subprocess.run(["cp", "-a", str(snapshot), str(data)], check=True)
+
+
+class Load:
+    """Writers who append to whoever is the primary, and note what was acknowledged."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        self.primary = primary
+        self.stop = threading.Event()
+        self.given: dict[tuple[str, int, int], bytes] = {}
+        self.twice: list[tuple[str, int, int]] = []
+        self.threads = [threading.Thread(target=self.run, args=(n,)) for n in range(3)]
+
+    def __enter__(self) -> "Load":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    def run(self, number: int) -> None:
+        """Append until the stop; whatever a failover does to the connection is tried again."""
+        turns = itertools.count()
+        while not self.stop.is_set():
+            try:
+                with stream_side(self.primary) as conn:
+                    while not self.stop.is_set():
+                        self.append(conn, f"agent:{number}-{next(turns)}")
+            except psycopg.Error:
+                self.stop.wait(0.05)
+
+    def append(self, conn, newcomer: str) -> None:
+        """Append to a mailbox that all share and to a new one."""
+        owners = [AGENT, newcomer]
+        records = [
+            NewRecord(
+                Owner("acme", "test", o), uuid.uuid4().bytes, "message", "n", "available", b"{}"
+            )
+            for o in owners
+        ]
+        with conn.transaction():
+            fresh = append_records(conn, records)
+        for one in fresh:
+            place = (one.record.to.owner, one.epoch, one.seq)
+            if self.given.setdefault(place, one.record.message_id) != one.record.message_id:
+                self.twice.append(place)
+
+    def goes_on(self) -> Stream:
+        """Wait until much more was acknowledged; return where the shared stream stands."""
+        before = len(self.given)
+        wait.until(lambda: len(self.given) > before + 300, 60)
+        with stream_side(self.primary) as conn:
+            return shared_standing(conn)
+
+
+def shared_standing(conn) -> Stream:
+    query = "select epoch, oldest, head from mailbox where owner = %s"
+    return Stream(*conn.execute(query, (AGENT,)).fetchone())
+
+
+def rebuild(standby: PostgresServer, primary: PostgresServer) -> None:
+    """Make `standby` a streaming copy of `primary`; return when it follows."""
+    found = standby.data.stat()
+    shutil.rmtree(standby.data)
+    tool(primary, "pg_basebackup", "-R", "-c", "fast", "-D", str(standby.data), "-d", primary.url)
+    owner = f"{found.st_uid}:{found.st_gid}"
+    subprocess.run(["chown", "-R", owner, str(standby.data)], check=True)
+    standby.start()
+    with psycopg.connect(primary.url, autocommit=True) as conn:
+        follows = "select count(*) from pg_stat_replication where state = 'streaming'"
+        wait.until(lambda: conn.execute(follows).fetchone()[0] == 1, 30)
+
+
+def fail_over(load: Load, to: PostgresServer) -> None:
+    """End the primary in the middle of its work and promote its standby."""
+    load.primary.stop("immediate")
+    with psycopg.connect(to.url, autocommit=True) as conn:
+        assert conn.execute("select pg_promote()").fetchone() == (True,)
+    load.primary = to
+
+
+@pytest.mark.spec("MB-STREAM", "MB-RESYNC")
+@pytest.mark.timeout(300)
+def test_failing_over_and_back_under_load_gives_no_number_twice(server, small, tmp_path):
+    """Case M20: what sequences gave, they skip after a failover; no head is compared with that."""
+    other = PostgresServer(tmp_path / "two", small)
+    (tmp_path / "two" / "secrets").mkdir(parents=True)
+    write_private(
+        tmp_path / "two" / "secrets" / "postgres",
+        kept_secret(server.state_dir, "postgres").encode(),
+    )
+    other.start()
+    other.stop()
+    try:
+        with Load(server) as load:
+            stood = [load.goes_on()]
+            for standby in (other, server):
+                rebuild(standby, load.primary)
+                fail_over(load, standby)
+                stood.append(load.goes_on())
+        with stream_side(server) as conn:
+            holes = conn.execute(HOLES).fetchall()
+            highest, count = conn.execute("select max(id), count(*) from mailbox").fetchone()
+    finally:
+        other.destroy()
+    assert load.twice == []
+    assert holes == []
+    assert highest > count, "the ids of mailboxes come from a sequence, which jumped"
+    epochs = [stream.epoch for stream in stood]
+    assert epochs == sorted(set(epochs))
+    assert {epoch for _, epoch, _ in load.given} == set(epochs)
+    for before, after in itertools.pairwise(stood):
+        assert resync_reason(after, before.head, before.epoch) == "epoch_changed"
