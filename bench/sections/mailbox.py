@@ -1,7 +1,9 @@
 """The mailbox at its verbs: append, lease with acknowledgement, read; beside a plain queue table.
 
 The plain table is what one would write by hand: an index, `for update skip locked`, a delete. It
-has no commit order, no duplicates' check, no gap fill and no dead letters.
+has no commit order, no duplicates' check, no gap fill and no dead letters. Beside the append there
+is also the same append, row for row, with its numbers from a sequence: what order, repeats and
+epochs cost (case M8).
 """
 
 import asyncio
@@ -10,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import orjson
 import psycopg
@@ -54,6 +57,7 @@ where id in (
   order by id limit %s for update skip locked)
 returning id, body
 """
+BY_SEQUENCE = Path(__file__).with_name("sequence_append.sql").read_text()
 DONE = "delete from ceiling.queue where id = any(%s)"
 SCAN = "select id, body from ceiling.queue where owner = %s and id > %s order by id limit %s"
 
@@ -77,6 +81,7 @@ def empty(database: Database) -> None:
     empty_mailboxes(database)
     with database.owner() as conn:
         conn.execute(PLAIN)
+        conn.execute(BY_SEQUENCE)
 
 
 def record(owner: str) -> NewRecord:
@@ -108,15 +113,25 @@ def stream_side(database: Database) -> psycopg.Connection:
     return psycopg.connect(stream_url(database), autocommit=True)
 
 
+def by_sequence(database: Database) -> psycopg.Connection:
+    """Return a connection of the stream role whose append takes its numbers from a sequence."""
+    found_first = "-c search_path=ceiling,mailbox,relay"
+    return psycopg.connect(stream_url(database), autocommit=True, options=found_first)
+
+
 def appended(stage: Stage, database: Database, boxes: int, size: int, callers: int) -> Figure:
     """Return records appended per second, `size` a transaction, through the append function."""
-    empty(database)
     seconds = stage.profile.http_seconds / 2
-    rate = written(lambda: stream_side(database), append_records, boxes, size, callers, seconds)
-    plain = written(database.owner, put, boxes, size, callers, seconds)
+    shape = (boxes, size, callers, seconds)
+    empty(database)
+    rate = written(lambda: stream_side(database), append_records, *shape)
+    empty(database)
+    sequence = written(lambda: by_sequence(database), append_records, *shape)
+    plain = written(database.owner, put, *shape)
     by = f"{callers} callers" if callers > 1 else "1 caller"
     what = f"appended, {size:,} a transaction, {by}, {among(boxes)}"
-    return Figure("mailbox", what, "records/s", (rate,), {"plain table": plain})
+    beside = {"plain table": plain, "same rows by a sequence": sequence}
+    return Figure("mailbox", what, "records/s", (rate,), beside)
 
 
 def put(conn: psycopg.Connection, batch: Sequence[NewRecord]) -> None:
