@@ -12,7 +12,7 @@ from relay_common.records import DeadLetter, Record
 from relay_common.telemetry import histogram
 
 from relay_mailbox.domain import packed
-from relay_mailbox.domain.record import NewRecord, Owner, checked_name, sender_of
+from relay_mailbox.domain.record import NewRecord, Owner, check_json, checked_name, sender_of
 from relay_mailbox.operations.append import Appending
 from relay_mailbox.operations.fan_out import FanOut
 from relay_mailbox.store.fan_out import TopicMessage
@@ -72,7 +72,7 @@ class MailboxConsumer:
 
 def topic_message(fields: Fields) -> TopicMessage:
     """Return the message that the Avro `fields` say. Raises Poison when its body is no JSON."""
-    sender_of("message", fields["body"])
+    check_json(fields["body"])
     return TopicMessage(
         tenant=name(fields, "tenant"),
         environment=name(fields, "environment"),

@@ -89,17 +89,24 @@ SENDER = msgspec.json.Decoder(Sender)
 
 
 def sender_of(kind: RecordKind, body: bytes) -> str | None:
-    """Return who sent a message; other kinds have no sender.
-
-    Raises Poison for broken JSON, also where the sender's decoder would skip it: readers get the
-    body as it is.
-    """
+    """Return who sent a message; other kinds have no sender. Raises Poison for broken JSON."""
+    check_json(body)
+    if kind != "message":
+        return None
     try:
-        JSON.decode(body)
-        sender = SENDER.decode(body).sender if kind == "message" else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        sender = SENDER.decode(body).sender
+    except msgspec.MsgspecError as error:
         raise Poison("invalid_body", str(error)) from error
     return None if sender is None else checked_name(sender)
+
+
+def check_json(body: bytes) -> None:
+    """Raise Poison for broken JSON, also where another decoder would skip it: readers get the body
+    as it is."""
+    try:
+        JSON.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Poison("invalid_body", str(error)) from error
 
 
 def checked_name(value: str) -> str:

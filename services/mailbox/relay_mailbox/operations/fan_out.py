@@ -6,6 +6,7 @@ through the subscribers page by page, each page one transaction.
 
 from collections.abc import Sequence
 
+import orjson
 from relay_common.avro import Codec
 from relay_common.db import Connection
 from relay_common.match_key import owner_key
@@ -55,7 +56,7 @@ class FanOut:
         All copies have the message's id: a reader who subscribes twice sees one message.
         """
         message = work.message
-        body = length_prefixed(message.body)
+        body = length_prefixed(body_of(message))
         return [
             OutMessage(
                 topic=self.mailbox_topic,
@@ -87,6 +88,16 @@ class FanOut:
             },
         )
         return whole[:-1]  # without the length of the empty body
+
+
+def body_of(message: TopicMessage) -> bytes:
+    """Return what a subscriber reads: the topic, its publisher as the sender, the content.
+
+    The publisher is what its token said, so nobody can be made the sender by what a content claims,
+    and a blocked publisher is a blocked sender (spec, First contact).
+    """
+    content = orjson.Fragment(message.body)
+    return orjson.dumps({"topic": message.topic, "sender": message.publisher, "content": content})
 
 
 def length_prefixed(body: bytes) -> bytes:

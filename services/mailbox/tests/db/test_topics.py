@@ -8,7 +8,7 @@ from relay_common.outbox import unpack
 from relay_common.records import Record
 from relay_mailbox import sweeper
 from relay_mailbox.consumer import MailboxConsumer
-from relay_mailbox.operations.fan_out import FanOut, length_prefixed
+from relay_mailbox.operations.fan_out import FanOut, body_of, length_prefixed
 from relay_mailbox.store.fan_out import FanningOut, TopicMessage
 
 AGENT = "agent:planner"
@@ -69,7 +69,8 @@ async def test_every_subscriber_gets_the_message_once(streams, as_reader, consum
         lease = await as_reader(f"agent:{name}").lease(10)
         [record] = lease["records"]
         assert (record["kind"], record["type"]) == ("message", "news.published")
-        assert len(record["body"]["headline"]) == 3000
+        assert len(record["body"].pop("content")["headline"]) == 3000
+        assert record["body"] == {"topic": "news", "sender": "client:editor"}
 
 
 async def test_who_unsubscribed_or_never_subscribed_gets_nothing(
@@ -118,7 +119,43 @@ async def test_a_fan_out_that_is_interrupted_goes_on_where_it_was(streams, consu
     assert len(outgoing(streams)) == 2500
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'"text"', b'{"sender":1}'])
+@pytest.mark.spec("FC-BLOCK")
+async def test_a_blocked_publisher_is_a_blocked_sender_whatever_the_content_claims(
+    streams, as_reader, consume, fan_out
+):
+    reader = as_reader("agent:a")
+    await reader.send("PUT", "/v1/topics/news/subscriptions/me")
+    await reader.send("PUT", "me/blocks/client:editor")
+    consume([message(body=b'{"sender":"client:friend"}')])
+    sweeper.fan_out_due(fan_out, streams.conn)
+    consume(outgoing(streams))
+    assert (await reader.lease(10))["records"] == []
+    [record] = (await reader.get("me/records")).json()["records"]
+    assert (record["trust"], record["body"]["sender"]) == ("blocked", "client:editor")
+
+
+@pytest.mark.spec("MB-ABUSE")
+async def test_a_reported_topic_message_names_its_publisher(streams, as_reader, consume, fan_out):
+    reader = as_reader("agent:a")
+    await reader.send("PUT", "/v1/topics/news/subscriptions/me")
+    consume([message(body=b'{"sender":"client:innocent"}')])
+    sweeper.fan_out_due(fan_out, streams.conn)
+    consume(outgoing(streams))
+    assert (await reader.send("POST", "me/records/1/abuse-report", {})).status_code == 201
+    assert streams.one("select sender from abuse_report") == "client:editor"
+
+
+@pytest.mark.parametrize("body", [b'"text"', b"1.50", b"null", b'[{"sender":1}]', b'{"sender":1}'])
+async def test_a_content_may_be_any_json(streams, as_reader, consume, fan_out, body):
+    reader = as_reader("agent:a")
+    await reader.send("PUT", "/v1/topics/news/subscriptions/me")
+    assert consume([message(body=body)]) == []
+    sweeper.fan_out_due(fan_out, streams.conn)
+    assert consume(outgoing(streams)) == []
+    assert len((await reader.lease(10))["records"]) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{} {}", b'"\xff"', b"NaN"])
 def test_a_message_that_is_none_is_a_dead_letter(consume, body):
     assert [letter.reason for letter in consume([message(body=body)])] == ["invalid_body"]
 
@@ -131,11 +168,11 @@ def test_a_foreign_schema_is_a_dead_letter(consume):
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 300_000])
 def test_a_body_is_packed_as_avro_packs_it(fan_out, size):
-    told = TopicMessage("a", "b", "news", uuid.uuid4(), "p", "t", b"x" * size)
+    told = TopicMessage("a", "b", "news", uuid.uuid4(), "p", "t", b'"' + b"x" * size + b'"')
     [copy] = fan_out.copies(FanningOut(1, told, ""), ["agent:é"])
     fields = Codec().decode(copy.head + copy.shared)[1]
-    assert (fields["owner"], len(fields["body"])) == ("agent:é", size)
-    assert copy.shared == length_prefixed(told.body)
+    assert (fields["owner"], fields["body"]) == ("agent:é", body_of(told))
+    assert copy.shared == length_prefixed(body_of(told))
 
 
 async def test_subscribing_needs_its_scope(as_reader):
