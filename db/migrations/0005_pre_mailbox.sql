@@ -46,15 +46,20 @@ create table mailbox.mailbox (
   oldest_at timestamptz,
   created_at timestamptz not null default relay.now(),
   requests_subscribed boolean not null default false,
+  hinted_at timestamptz not null default '-infinity',
+  hint_due_at timestamptz,
   constraint mailbox_one_per_owner primary key (tenant, environment, owner),
   constraint mailbox_oldest_is_within_the_stream check (oldest between 1 and head + 1),
   constraint mailbox_low_water_is_within_the_stream check (low_water between 1 and head + 1),
   constraint mailbox_next_fresh_is_within_the_stream check (next_fresh between low_water and head + 1)
 ) with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 create index mailbox_by_oldest_record on mailbox.mailbox (oldest_at);
+create index mailbox_by_due_hint on mailbox.mailbox (hint_due_at) where hint_due_at is not null;
 comment on column mailbox.mailbox.low_water is 'below it nothing waits for a reader';
 comment on column mailbox.mailbox.next_fresh is 'from here on nothing was ever leased';
 comment on column mailbox.mailbox.retry_at is 'before this moment nothing between low_water and next_fresh can be leased: a lease scans from next_fresh';
+comment on column mailbox.mailbox.hinted_at is 'when the last hint went out; for a second after it others are held back';
+comment on column mailbox.mailbox.hint_due_at is 'when the hint that was held back goes out; null when none is';
 
 create table mailbox.record (
   tenant text collate "C" not null,
@@ -74,7 +79,7 @@ create table mailbox.record (
   waitpoint_id text collate "C",
   body bytea not null,
   constraint record_seq_is_given_once primary key (tenant, environment, mailbox_id, seq, appended_at),
-  constraint record_message_is_appended_once unique (tenant, environment, mailbox_id, message_id, appended_at)
+  constraint record_message_is_appended_once unique (mailbox_id, message_id, tenant, environment, appended_at)
 ) partition by range (appended_at);
 comment on column mailbox.record.acked_deliveries is 'how often it had been leased, once it is acked; before that the delivery row counts';
 

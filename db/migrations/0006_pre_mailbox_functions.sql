@@ -76,14 +76,16 @@ end $$;
 -- Appends a batch: creates mailboxes on first use, locks the heads in id order, and in a new statement deduplicates by
 -- message id, numbers densely and inserts. The owners of the batch are given once each; `boxes` says for every record which
 -- of them gets it. Returns the fresh records; an input that is missing was a duplicate. A repeat is recognised as long as
--- its record is retained, and for a day at least: slices outside of that are not searched. Without enable_sort the search
+-- its record is retained, and for a day at least: slices outside of that are not searched (ADR 15). Without enable_sort the search
 -- goes by message id whatever the statistics say: the other index has no order by it. The plan is generic, because with
 -- arrays each batch would be planned anew, which takes longer than to append one record; and without enable_seqscan, because
 -- it may be as old as the empty tables.
--- hinted says that the owner has to be woken. What a record supersedes is acked in the same step, whoever holds it or asks with it.
+-- hinted says that the owner has to be woken now; within a second of its last hint it becomes due instead (ADR 14), and
+-- at once where the caller is not `announcing`. What a record supersedes is acked in the same step, whoever holds it or asks
+-- with it.
 create function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[], message_ids uuid[],
   kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[],
-  supersedes uuid[], wakings boolean[], bodies bytea[])
+  supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true)
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off
   set enable_sort = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
@@ -91,37 +93,37 @@ language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin =
 declare
   incarnation_now bigint;
   at timestamptz;
-  since timestamptz;
   until timestamptz;
   ids bigint[];
   locked bigint;
 begin
-  insert into mailbox (tenant, environment, owner, epoch)
-  select w.tenant, w.environment, w.owner, (select i.n from incarnation i)
-  from unnest(tenants, environments, owners) w(tenant, environment, owner)
-  where not exists (select from mailbox m
-    where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner)
-  order by 1, 2, 3
-  on conflict do nothing;
-
-  select array_agg(m.id order by w.box) into ids
-  from unnest(tenants, environments, owners) with ordinality w(tenant, environment, owner, box)
-  left join lateral (select m.id from mailbox m
-    where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m on true;
-  select count(*), min(h.oldest_at), max(h.appended_at) into locked, since, until
-  from (select m.oldest_at, m.appended_at from mailbox m where m.id = any(ids) order by m.id for no key update) h;
+  loop
+    select array_agg(m.id order by w.box) into ids
+    from unnest(tenants, environments, owners) with ordinality w(tenant, environment, owner, box)
+    left join lateral (select m.id from mailbox m
+      where m.tenant = w.tenant and m.environment = w.environment and m.owner = w.owner limit 1) m on true;
+    exit when array_position(ids, null) is null;
+    insert into mailbox (tenant, environment, owner, epoch)
+    select w.tenant, w.environment, w.owner, (select i.n from incarnation i)
+    from unnest(tenants, environments, owners, ids) w(tenant, environment, owner, id)
+    where w.id is null
+    order by 1, 2, 3
+    on conflict do nothing;
+  end loop;
+  select count(*), max(h.appended_at) into locked, until
+  from (select m.appended_at from mailbox m where m.id = any(ids) order by m.id for no key update) h;
   if locked <> cardinality(ids) then
     raise exception 'expected to lock % heads, found %', cardinality(ids), locked using errcode = 'RM001';
   end if;
 
   incarnation_now := incarnation_v1();
   at := relay.now();
-  since := least(since, at - interval '1 day');
   until := greatest(until, at);
   return query
   with item as materialized (
-    select distinct on (m.id, w.message_id) w.*, m.tenant, m.environment, m.owner, m.id as mailbox_id, m.head,
-      m.state as mailbox_state, m.requests_subscribed,
+    select distinct on (m.id, w.message_id) w.*, m.tenant, m.environment, m.id as mailbox_id, m.head,
+      m.state as mailbox_state, m.requests_subscribed, least(m.oldest_at, at - interval '1 day') as since,
+      announcing and m.hinted_at not between at - interval '1 second' and at as hintable,
       greatest(m.epoch, incarnation_now) as epoch, greatest(m.appended_at, at) as appended_at
     from unnest(boxes, message_ids, kinds, types, states, trusts, relationships, senders, waitpoint_ids, wakings, bodies)
         with ordinality
@@ -130,24 +132,34 @@ begin
     order by m.id, w.message_id, w.ord
   ), fresh as materialized (
     select i.*, i.head + row_number() over (partition by i.mailbox_id order by i.ord) as seq,
-      b.sender is not null as blocked,
-      i.kind = 'message' and i.relationship is not distinct from 'unknown' and b.sender is null and a.sender is null
-        and i.sender is not null as requesting
+      j.blocked, j.requesting,
+      i.waking and i.state = 'available' and i.mailbox_state <> 'deleted' and not j.blocked
+        and (not j.requesting or i.requests_subscribed) as wakes
     from item i
     left join lateral (select b.sender from block b where b.tenant = i.tenant and b.environment = i.environment
       and b.mailbox_id = i.mailbox_id and b.sender = i.sender and i.kind = 'message' limit 1) b on true
     left join lateral (select a.sender from accepted_sender a where a.tenant = i.tenant and a.environment = i.environment
       and a.mailbox_id = i.mailbox_id and a.sender = i.sender limit 1) a on true
+    cross join lateral (select b.sender is not null as blocked,
+      i.kind = 'message' and i.relationship is not distinct from 'unknown' and b.sender is null and a.sender is null
+        and i.sender is not null as requesting) j
     left join lateral (select true as found from record r where r.tenant = i.tenant and r.environment = i.environment
       and r.mailbox_id = i.mailbox_id and r.message_id between i.message_id and i.message_id
-      and r.appended_at between since and until
+      and r.appended_at between i.since and until
       order by r.message_id limit 1) r on true
     where r.found is null
   ), advanced as (
     update mailbox m
-    set head = f.last_seq, epoch = f.epoch, appended_at = f.appended_at, oldest_at = coalesce(m.oldest_at, f.appended_at)
-    from (select tenant, environment, owner, epoch, appended_at, max(seq) as last_seq from fresh group by 1, 2, 3, 4, 5) f
-    where m.tenant = f.tenant and m.environment = f.environment and m.owner = f.owner
+    set head = f.last_seq, epoch = f.epoch, appended_at = f.appended_at, oldest_at = coalesce(m.oldest_at, f.appended_at),
+      hinted_at = case when f.wakes and f.hintable then at else m.hinted_at end,
+      hint_due_at = case
+        when not f.wakes then m.hint_due_at
+        when f.hintable then null
+        when announcing then coalesce(m.hint_due_at, m.hinted_at + interval '1 second')
+        else at end
+    from (select mailbox_id, epoch, appended_at, hintable, max(seq) as last_seq, bool_or(wakes) as wakes
+      from fresh group by 1, 2, 3, 4) f
+    where m.id = f.mailbox_id
   ), recorded as (
     insert into record (tenant, environment, mailbox_id, seq, epoch, appended_at, message_id, acked_deliveries, kind, type,
       trust, relationship, sender, waitpoint_id, body)
@@ -169,9 +181,7 @@ begin
     from fresh f
     where f.requesting
   )
-  select f.ord, f.mailbox_id, f.epoch, f.seq, f.appended_at,
-    f.waking and f.state = 'available' and not f.blocked and f.mailbox_state <> 'deleted'
-      and (not f.requesting or f.requests_subscribed)
+  select f.ord, f.mailbox_id, f.epoch, f.seq, f.appended_at, f.wakes and f.hintable
   from fresh f
   order by f.ord;
 
@@ -283,7 +293,7 @@ language sql set search_path = mailbox, relay, pg_temp as $$
     array_fill(1::bigint, array[b.size]), b.message_ids, array_fill('message'::text, array[b.size]), array_fill('mailbox.record_dead_lettered'::text, array[b.size]),
     array_fill('available'::text, array[b.size]), array_fill('relay'::text, array[b.size]), array_fill(null::text, array[b.size]),
     array_fill(null::text, array[b.size]), array_fill(null::text, array[b.size]), array_fill(null::uuid, array[b.size]),
-    array_fill(true, array[b.size]), b.bodies)
+    array_fill(true, array[b.size]), b.bodies, false)
   where b.size > 0;
 $$;
 

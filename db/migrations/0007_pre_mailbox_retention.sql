@@ -112,7 +112,7 @@ begin
 
   insert into delivery (tenant, environment, mailbox_id, seq, appended_at, state, leasable)
   select v.tenant, v.environment, v.mailbox_id, v.seq, v.appended_at, 'available', true from unnest(revived) v;
-  update mailbox m set low_water = least(m.low_water, revived[1].seq), retry_at = '-infinity'
+  update mailbox m set low_water = least(m.low_water, revived[1].seq), retry_at = '-infinity', hint_due_at = relay.now()
   where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id and cardinality(revived) > 0;
 
   perform append_v1(array[p_tenant], array[p_environment], array[here.owner], array_agg(1::bigint),
@@ -120,7 +120,7 @@ begin
       order by v.seq),
     array_agg(v.kind order by v.seq), array_agg(v.type order by v.seq), array_agg('available'::text),
     array_agg(v.trust order by v.seq), array_agg(null::text), array_agg(null::text), array_agg(v.waitpoint_id order by v.seq),
-    array_agg(null::uuid), array_agg(false), array_agg(v.body order by v.seq))
+    array_agg(null::uuid), array_agg(true), array_agg(v.body order by v.seq), false)
   from unnest(again) v having count(*) > 0;
   return coalesce(cardinality(revived), 0) + coalesce(cardinality(again), 0);
 end $$;

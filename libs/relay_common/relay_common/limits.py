@@ -93,6 +93,9 @@ INLINE_RECORD_BYTES = fixed(
     "inline_record_bytes", 16 * KIB, "bytes", "Event data inside a record; larger by reference"
 )
 LEASE_SECONDS = Limit("lease_seconds", 30, 12 * HOUR, "seconds", "Duration of one lease")
+RELEASE_DELAY_SECONDS = fixed(
+    "release_delay_seconds", 12 * HOUR, "seconds", "Delay of a released record"
+)
 REDELIVERIES = Limit("redeliveries", 5, 100, "deliveries", "Redeliveries before dead-lettering")
 LEASE_RECORDS = fixed("lease_records", 1_000, "records", "Records of one lease or acknowledgement")
 RETENTION_SECONDS = Limit(

@@ -48,6 +48,7 @@ MetricName = Literal[
     "relay_mailbox_oldest_available_seconds",
     "relay_mailbox_streams_with_holes",
     "relay_mailbox_fan_outs",
+    "relay_mailbox_prepared_transactions",
 ]
 
 
@@ -89,6 +90,9 @@ METRICS: Mapping[MetricName, Metric] = {
     "relay_mailbox_oldest_available_seconds": Metric("Age of the oldest record that waits"),
     "relay_mailbox_streams_with_holes": Metric("Streams of a sample that are not dense: 0"),
     "relay_mailbox_fan_outs": Metric("Topic messages that not every subscriber has yet"),
+    "relay_mailbox_prepared_transactions": Metric(
+        "Prepared transactions left in the database, each of which may hold a mailbox for ever: 0"
+    ),
 }
 
 

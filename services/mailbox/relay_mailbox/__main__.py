@@ -105,10 +105,8 @@ def sweepers(
         "fan_out_due": (settings.fan_out_seconds, partial(sweeper.fan_out_due, fan_out)),
         "expire_due": (settings.sweep_seconds, sweeper.expire_due),
         "expire_keys": (settings.sweep_seconds, expire_keys),
-        "dead_letter_exhausted": (
-            settings.sweep_seconds,
-            partial(sweeper.dead_letter_exhausted, appending),
-        ),
+        "dead_letter_exhausted": (settings.sweep_seconds, sweeper.dead_letter_exhausted),
+        "announce_hints": (settings.hint_seconds, partial(sweeper.announce_hints, appending)),
         "measure": (settings.measure_seconds, sweeper.measure),
         "open_slices": (3600.0, sweeper.open_slices),
     }

@@ -15,6 +15,7 @@ from relay_mailbox.store import measures, retention
 DAYS_AHEAD = 2
 MAILBOXES_A_RUN = 500
 DEAD_LETTERS_A_RUN = 5000
+HINTS_A_PAGE = 1000
 DENSITY_SAMPLE = 200
 
 
@@ -26,11 +27,11 @@ def open_slices(conn: Connection) -> Mapping[str, int]:
 def expire_due(conn: Connection) -> Mapping[str, int]:
     """Take away what is older than its tenant's retention; drop slices nobody needs any more.
 
-    A slice goes only when no mailbox is due: what lies in it is then below every oldest record.
+    What lies in a dropped slice is below the oldest record of every mailbox.
     """
     mailboxes, unacked = retention.expire_records(conn, MAILBOXES_A_RUN)
     dead = retention.expire_dead_letters(conn, DEAD_LETTERS_A_RUN)
-    dropped = retention.drop_slices(conn) if mailboxes == 0 else 0
+    dropped = retention.drop_slices(conn)
     return {
         "mailboxes_trimmed": mailboxes,
         "unacked_records_expired": unacked,
@@ -39,12 +40,21 @@ def expire_due(conn: Connection) -> Mapping[str, int]:
     }
 
 
-def dead_letter_exhausted(appending: Appending, conn: Connection) -> Mapping[str, int]:
+def dead_letter_exhausted(conn: Connection) -> Mapping[str, int]:
     """Dead-letter records that nobody leases any more, so that their owners hear of it.
 
     A lease does the same for what stands before it; this is for mailboxes without a reader.
     """
-    return {"records_dead_lettered": appending.dead_letter_exhausted(conn, MAILBOXES_A_RUN)}
+    with conn.transaction():
+        return {"records_dead_lettered": retention.dead_letter_exhausted(conn, MAILBOXES_A_RUN)}
+
+
+def announce_hints(appending: Appending, conn: Connection) -> Mapping[str, int]:
+    """Announce the hints that were held back and are due, page by page."""
+    announced = 0
+    while page := appending.announce_due(conn, HINTS_A_PAGE):
+        announced += page
+    return {"hints_announced": announced}
 
 
 def fan_out_due(fan_out: FanOut, conn: Connection) -> Mapping[str, int]:
@@ -56,13 +66,15 @@ def fan_out_due(fan_out: FanOut, conn: Connection) -> Mapping[str, int]:
 
 
 def measure(conn: Connection) -> Mapping[str, int]:
-    """Set the gauges: records by delivery state, age of the oldest one that waits, and streams
-    of a random sample that are not dense (there must be none)."""
+    """Set the gauges: records by delivery state, age of the oldest one that waits, streams of a
+    random sample that are not dense and prepared transactions (there must be none of both)."""
     states, oldest_seconds = measures.by_state(conn)
     for state, records in states.items():
         gauge("relay_mailbox_delivery_records").labels(state).set(records)
     gauge("relay_mailbox_oldest_available_seconds").set(oldest_seconds)
     gauge("relay_mailbox_fan_outs").set(measures.waiting_fan_outs(conn))
+    prepared = measures.prepared_transactions(conn)
+    gauge("relay_mailbox_prepared_transactions").set(prepared)
     checked, holes = measures.density(conn, DENSITY_SAMPLE)
     gauge("relay_mailbox_streams_with_holes").set(holes)
     return {"streams_checked": checked, "streams_with_holes": holes}

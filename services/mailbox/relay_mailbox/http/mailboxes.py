@@ -132,7 +132,7 @@ async def dead_letters(
 async def redrive(
     owner: str, who: Redriving, shared: Shared, tried: Tried, body: RedriveBody
 ) -> Response:
-    """Bring dead letters back: `seqs`, or all with `all`; `dry_run` only counts."""
+    """Bring dead letters back: `seqs`, or `all` (10,000 a call); `dry_run` only counts."""
     given = RedriveGiven(visible(who, owner), body.chosen(), body.dry_run)
     return await answered(shared.redrives, who, tried, given)
 

@@ -12,7 +12,7 @@ from relay_common.positions import Place
 from relay_common.telemetry import counter
 
 from relay_mailbox.domain.record import NewRecord, Owner
-from relay_mailbox.store import appends, retention
+from relay_mailbox.store import appends
 from relay_mailbox.store.appends import Appended
 
 HINT_SCHEMA = "relay.hints.v1"
@@ -30,8 +30,9 @@ class Appending:
     def append(self, conn: Connection, records: Sequence[NewRecord]) -> list[Appended]:
         """Append `records` inside the open transaction; return the fresh ones.
 
-        Each owner among them who has to be woken gets one hint, whatever the number of records; it
-        carries neither content nor sender (spec, Wake-up hints).
+        Each owner among them who has to be woken gets one hint, whatever the number of records, and
+        at most one a second: others are held back for `announce_due` (ADR 14). A hint carries
+        neither content nor sender (spec, Wake-up hints).
         """
         if not records:
             return []
@@ -43,15 +44,14 @@ class Appending:
             counter("relay_mailbox_records_total").labels(kind).inc(records_of_kind)
         return fresh
 
-    def dead_letter_exhausted(self, conn: Connection, wanted: int) -> int:
-        """Dead-letter records that were redelivered too often, of up to `wanted` mailboxes, in a
-        transaction of its own; wake their owners, who have a notice each. Return how many."""
+    def announce_due(self, conn: Connection, wanted: int) -> int:
+        """Announce up to `wanted` hints that were held back and are due, in a transaction of its
+        own; return how many."""
         with conn.transaction():
-            dead = retention.dead_letter_exhausted(conn, wanted)
-            at = retention.now(conn)
-            woken = [self.hint(owner, at) for owner, records in dead.items() if records]
-            appends.announce(conn, woken, self.shards)
-        return sum(dead.values())
+            due = appends.due_hints(conn, wanted)
+            hints = [self.hint(owner, at) for owner, at in due]
+            appends.announce(conn, hints, self.shards)
+        return len(hints)
 
     def hint(self, owner: Owner, occurred_at: datetime) -> OutMessage:
         """Return the hint that something waits for `owner` since `occurred_at`."""

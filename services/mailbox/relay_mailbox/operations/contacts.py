@@ -11,9 +11,9 @@ from relay_common.tokens import Caller
 from relay_common.wire import rfc3339
 
 from relay_mailbox.operations.dead_letters import ListGiven
-from relay_mailbox.operations.read import refuse_deleted
+from relay_mailbox.operations.read import look_into
 from relay_mailbox.operations.rendering import rendered
-from relay_mailbox.store import contacts, mailboxes
+from relay_mailbox.store import contacts
 from relay_mailbox.store.contacts import Requesting
 from relay_mailbox.store.mailboxes import Mailbox, Tenancy
 
@@ -36,15 +36,13 @@ class SubscribeGiven:
 
 
 async def list_requests(pool: Pool, caller: Caller, given: ListGiven, cursors: Cursors) -> Answer:
-    """Answer the senders who wait in the request box, by name. Raises CursorInvalid, and
-    MailboxDeleted."""
+    """Answer the senders who wait in the request box, by name. Raises CursorInvalid,
+    MailboxNotFound, MailboxDeleted."""
     within = Tenancy.of(caller)
     scope = (caller.tenant, caller.environment, "requests", given.owner)
     after = last_sender(cursors, scope, given.cursor)
     async with tenant_transaction(pool, caller.tenant, caller.environment) as conn:
-        box = (await mailboxes.find(conn, within, [given.owner])).get(given.owner)
-        if box is not None:
-            refuse_deleted(caller, given.owner, box.state)
+        await look_into(conn, caller, given.owner)
         found = await contacts.list_requests(
             conn, within, given.owner, after=after, limit=given.limit
         )

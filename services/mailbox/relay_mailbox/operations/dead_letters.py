@@ -11,7 +11,7 @@ from relay_common.idempotency import Call
 from relay_common.tokens import Caller
 from relay_common.wire import rfc3339
 
-from relay_mailbox.operations.read import refuse_deleted
+from relay_mailbox.operations.read import look_into
 from relay_mailbox.operations.rendering import record_view, rendered
 from relay_mailbox.store import dead_letters, mailboxes
 from relay_mailbox.store.dead_letters import DeadRecord
@@ -45,11 +45,7 @@ async def list_dead_letters(
     scope = (caller.tenant, caller.environment, "dead-letters", given.owner)
     after = position(cursors, scope, given.cursor)
     async with tenant_transaction(pool, caller.tenant, caller.environment) as conn:
-        box = (await mailboxes.find(conn, within, [given.owner])).get(given.owner)
-        if box is None and given.owner != caller.sub:
-            raise MailboxNotFound
-        if box is not None:
-            refuse_deleted(caller, given.owner, box.state)
+        await look_into(conn, caller, given.owner)
         found = await dead_letters.list_dead_letters(
             conn, within, given.owner, after=after, limit=given.limit
         )
@@ -76,12 +72,18 @@ def dead_view(dead: DeadRecord) -> dict[str, object]:
 async def redrive(
     conn: AsyncConnection, calls: Sequence[Call[RedriveGiven]]
 ) -> list[Answer | RelayError]:
-    """Bring dead letters back to be leased; delivery counts start anew."""
+    """Bring dead letters back to be leased; delivery counts start anew. An operator creates no
+    mailbox by it."""
     within = Tenancy.of(calls[0].caller)
-    boxes = await mailboxes.lock(conn, within, {c.given.owner for c in calls})
+    known = await mailboxes.find(conn, within, {c.given.owner for c in calls})
+    own = {c.caller.sub for c in calls if c.given.owner == c.caller.sub}
+    boxes = await mailboxes.lock(conn, within, known.keys() | own)
     answers: list[Answer | RelayError] = []
     for call in calls:
-        box, given = boxes[call.given.owner], call.given
+        box, given = boxes.get(call.given.owner), call.given
+        if box is None:
+            answers.append(MailboxNotFound())
+            continue
         if box.state == "deleted":
             answers.append(MailboxDeleted())
             continue

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import msgspec
 import orjson
@@ -10,12 +11,14 @@ from relay_common import limits
 from relay_common.combiner import Answer, Run
 from relay_common.db import AsyncConnection
 from relay_common.errors import (
+    FieldError,
     LeaseLost,
     LeaseNotFound,
     LeaseTooLong,
     MailboxDeleted,
     MailboxSuspended,
     RelayError,
+    ValidationFailed,
 )
 from relay_common.idempotency import Call, mutation
 from relay_common.ids import derive_id
@@ -275,12 +278,22 @@ async def release_lease(
 ) -> Answer | RelayError:
     """Give records of one lease back before it ends; LeaseLost when none is held any more."""
     given, lease = call.given, decode_lease(call.given.lease_id)
-    refusal = LeaseNotFound() if lease is None else refused_state(box)
+    refusal = refused_delay(given.delay_seconds) or refused_state(box)
     if lease is None or refusal is not None:
         return refusal or LeaseNotFound()
     what = (given.seqs, given.delay_seconds)
     seqs = await leases.release(conn, Tenancy.of(call.caller), box.id, lease, what)
     return rendered(200, {"released": seqs}) if seqs else LeaseLost()
+
+
+def refused_delay(seconds: float) -> RelayError | None:
+    """Return why records are not held back for `seconds`, None when they may be."""
+    limit = limits.RELEASE_DELAY_SECONDS
+    if seconds <= limit.upper:
+        return None
+    told = f"expected at most {limit.upper} seconds, found {seconds:.0f}"
+    errors = [FieldError("/delay_seconds", told)]
+    return ValidationFailed(errors=errors, limit=limit.hit(ceil(seconds)))
 
 
 async def leased_from(

@@ -1,7 +1,7 @@
 """Reading without side effects: a mailbox, a page of its stream."""
 
 from relay_common.combiner import Answer
-from relay_common.db import Pool, tenant_transaction
+from relay_common.db import AsyncConnection, Pool, tenant_transaction
 from relay_common.errors import MailboxDeleted, MailboxNotFound
 from relay_common.tokens import Caller
 
@@ -65,6 +65,18 @@ async def read_since(
     if reason is not None:
         raise resync(reason, page.stream)
     return rendered(200, page_view(page.stream, page.records, since))
+
+
+async def look_into(conn: AsyncConnection, caller: Caller, owner: str) -> None:
+    """Return when `caller` may look at what lies beside the stream of `owner`.
+
+    Raises MailboxNotFound for somebody else's that does not exist, and MailboxDeleted.
+    """
+    box = (await mailboxes.find(conn, Tenancy.of(caller), [owner])).get(owner)
+    if box is None and owner != caller.sub:
+        raise MailboxNotFound
+    if box is not None:
+        refuse_deleted(caller, owner, box.state)
 
 
 def refuse_deleted(caller: Caller, owner: str, state: MailboxState) -> None:

@@ -23,3 +23,17 @@ on conflict on constraint witness_one_per_partition do update
 set committed_offset = excluded.committed_offset
 where w.committed_offset < excluded.committed_offset
 returning w.topic, w.partition
+
+-- name: due_hints
+-- Take the hints that were held back until now; a deleted mailbox's wait for its return
+with clock as materialized (
+  select relay.now() as at
+), due as materialized (
+  select d.id from mailbox d
+  where d.hint_due_at <= (select at from clock) and d.state <> 'deleted'
+  order by d.hint_due_at limit %(wanted)s for no key update skip locked)
+update mailbox m
+set hinted_at = clock.at, hint_due_at = null
+from due, clock
+where m.id = due.id
+returning m.tenant, m.environment, m.owner, m.hinted_at

@@ -12,6 +12,10 @@ from (select relay.now() as at) clock left join delivery d on true
 -- Messages of topics that not every subscriber has yet
 select count(*) from fan_out
 
+-- name: prepared_transactions
+-- Transactions that somebody prepared and left: Relay makes none
+select count(*) from pg_prepared_xacts p where p.database = current_database()
+
 -- name: density
 -- In a sample of streams: records between the last ten thousand and the head must be as many as their numbers say
 with sample as (

@@ -24,9 +24,9 @@ with accepted as (
   where d.tenant = %(tenant)s and d.environment = %(environment)s and d.mailbox_id = %(mailbox_id)s and d.seq = a.seq
   returning d.seq
 ), lowered as (
-  update mailbox m set low_water = least(m.low_water, f.seq), retry_at = '-infinity'
+  update mailbox m set low_water = least(m.low_water, f.seq), retry_at = '-infinity', hint_due_at = relay.now()
   from (select min(seq) as seq from freed) f
-  where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s
+  where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s and f.seq is not null
 )
 select count(*) from freed
 
@@ -74,8 +74,8 @@ with subscribed as (
 select min(seq) from turned
 
 -- name: lower_water
--- Leasing has to look again from this seq on; the head is held
-update mailbox m set low_water = least(m.low_water, %(seq)s), retry_at = '-infinity'
+-- Leasing has to look again from this seq on, and the owner is to hear of it; the head is held
+update mailbox m set low_water = least(m.low_water, %(seq)s), retry_at = '-infinity', hint_due_at = relay.now()
 where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s
 
 -- name: report_abuse

@@ -3,8 +3,11 @@
 select open_slices_v1(%(days_ahead)s)
 
 -- name: drop_slices
--- Drop the partitions that are older than the longest retention of any tenant
-select drop_slices_v1(relay.now() - make_interval(secs => greatest(604800, (select max(s.retention_seconds) from tenant_setting s))))
+-- Drop the partitions that are older than the longest retention of any tenant, and than every record that a mailbox still
+-- calls its oldest: a head that was locked when its turn came is trimmed later
+select drop_slices_v1(least(
+  relay.now() - make_interval(secs => greatest(604800, (select max(s.retention_seconds) from tenant_setting s))),
+  (select min(m.oldest_at) from mailbox m)))
 
 -- name: expire_records
 -- Retention by age of up to so many mailboxes; how many were due, and what of theirs was not acknowledged
@@ -17,7 +20,7 @@ select expire_dead_letters_v1(%(wanted)s)
 -- name: exhausted_mailboxes
 -- Hold the heads of mailboxes with records that were redelivered too often and are not leased any more. Such a record
 -- stands before next_fresh, and retry_at has come: nobody else's deliveries are read
-select m.tenant, m.environment, m.owner, m.id, m.low_water
+select m.tenant, m.environment, m.id, m.low_water
 from mailbox m
 where m.retry_at <= (select relay.now()) and exists (
   select from delivery d

@@ -13,6 +13,8 @@ set lease_seconds = excluded.lease_seconds, max_redeliveries = excluded.max_rede
     retention_seconds = excluded.retention_seconds, max_records = excluded.max_records
 
 -- name: set_state
--- Change the state of one mailbox; the head is held
-update mailbox m set state = %(state)s
+-- Change the state of one mailbox; the head is held. One that becomes active again is hinted at: see what waits
+update mailbox m
+set state = %(state)s,
+    hint_due_at = case when %(state)s = 'active' and m.state <> 'active' then relay.now() else m.hint_due_at end
 where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = %(mailbox_id)s

@@ -85,6 +85,12 @@ def note_witness(conn: Connection, behind: Mapping[Place, int]) -> int:
     return len(conn.execute(SQL["note_witness"], given).fetchall())
 
 
+def due_hints(conn: Connection, wanted: int) -> list[tuple[Owner, datetime]]:
+    """Take up to `wanted` hints that were held back until now: whose, and when they go out."""
+    rows = conn.execute(SQL["due_hints"], {"wanted": wanted}).fetchall()
+    return [(Owner(tenant, environment, owner), at) for tenant, environment, owner, at in rows]
+
+
 def announce(conn: Connection, messages: Sequence[OutMessage], shards: int) -> None:
     """Put `messages` into the outbox; they go out after the commit."""
     if messages:

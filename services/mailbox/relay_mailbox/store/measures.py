@@ -18,6 +18,11 @@ def waiting_fan_outs(conn: Connection) -> int:
     return one_row(conn, SQL["waiting_fan_outs"])[0]
 
 
+def prepared_transactions(conn: Connection) -> int:
+    """Return how many prepared transactions somebody left in this database."""
+    return one_row(conn, SQL["prepared_transactions"])[0]
+
+
 def density(conn: Connection, sample: int) -> tuple[int, int]:
     """Return how many streams of a random sample were checked and how many have holes."""
     row = conn.execute(SQL["density"], {"sample": sample}).fetchone()

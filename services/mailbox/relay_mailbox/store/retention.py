@@ -1,11 +1,8 @@
 """Slices, and what retention takes away."""
 
-from datetime import datetime
-
 from relay_common import queries
 from relay_common.db import Connection, one_row
 
-from relay_mailbox.domain.record import Owner
 from relay_mailbox.store.appends import first
 
 SQL = queries.load("relay_mailbox", "retention")
@@ -35,27 +32,12 @@ def expire_dead_letters(conn: Connection, wanted: int) -> int:
     return first(conn, SQL["expire_dead_letters"], {"wanted": wanted})
 
 
-def now(conn: Connection) -> datetime:
-    """Return what the one clock says (design D22)."""
-    return one_row(conn, "select relay.now()")[0]
-
-
-def dead_letter_exhausted(conn: Connection, wanted: int) -> dict[Owner, int]:
-    """Dead-letter exhausted records of up to `wanted` mailboxes inside the open transaction.
-
-    Returns how many of each owner.
-    """
+def dead_letter_exhausted(conn: Connection, wanted: int) -> int:
+    """Dead-letter exhausted records of up to `wanted` mailboxes inside the open transaction, each
+    with its notice; return how many."""
     rows = conn.execute(SQL["exhausted_mailboxes"], {"wanted": wanted}).fetchall()
-    return {
-        Owner(tenant, environment, owner): first(
-            conn,
-            SQL["dead_letter_exhausted"],
-            {
-                "tenant": tenant,
-                "environment": environment,
-                "mailbox_id": mailbox_id,
-                "low_water": low_water,
-            },
-        )
-        for tenant, environment, owner, mailbox_id, low_water in rows
-    }
+    columns = ("tenant", "environment", "mailbox_id", "low_water")
+    return sum(
+        first(conn, SQL["dead_letter_exhausted"], dict(zip(columns, row, strict=True)))
+        for row in rows
+    )

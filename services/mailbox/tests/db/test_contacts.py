@@ -3,6 +3,7 @@
 import pytest
 from relay_common.avro import Codec
 from relay_common.outbox import unpack
+from relay_mailbox import sweeper
 
 AGENT = "agent:planner"
 STRANGER = "agent:stranger"
@@ -65,6 +66,7 @@ async def test_an_accepted_sender_is_let_in(streams, reader, request_record):
     assert answer.json() == {"sender": STRANGER, "accepted": 1}
     assert seqs(await reader.lease(10)) == [1]
     streams.append(request_record())
+    sweeper.announce_hints(streams.appending, streams.conn)
     assert hints(streams) == 2
     assert seqs(await reader.lease(10)) == [4]
     assert [i["sender"] for i in (await reader.get("me/requests")).json()["items"]] == [
@@ -102,6 +104,20 @@ async def test_a_blocked_sender_is_recorded_and_reaches_nobody(
     page = (await reader.get("me/records")).json()
     assert [r["trust"] for r in page["records"]] == ["blocked", "blocked"]
     assert [r["seq"] for r in page["records"]] == [1, 2]
+
+
+async def test_behind_five_hundred_that_reach_nobody_the_next_one_is_leased_and_read(
+    streams, reader, new_record
+):
+    """Reference test 5, as a mailbox has it: what is passed over is passed over once."""
+    await reader.send("PUT", f"me/blocks/{STRANGER}")
+    streams.append(*(new_record(sender=STRANGER) for _ in range(500)), new_record())
+    assert seqs(await reader.lease(1)) == [501]
+    first = (await reader.get("me/records", limit=500)).json()
+    assert {r["trust"] for r in first["records"]} == {"blocked"}
+    assert (first["next_since"], first["head"]) == (500, 501)
+    rest = (await reader.get("me/records", since=500, epoch=first["epoch"])).json()
+    assert [r["seq"] for r in rest["records"]] == [501]
 
 
 @pytest.mark.spec("FC-BLOCK")

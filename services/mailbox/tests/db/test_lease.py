@@ -167,6 +167,18 @@ async def test_a_release_with_delay_waits(streams, reader, clock):
     assert seqs(await reader.lease(10)) == [1, 2]
 
 
+@pytest.mark.parametrize("delay", [43201, 1e12, "P999999999D"])
+async def test_a_release_delayed_for_longer_than_twelve_hours_is_refused(streams, reader, delay):
+    streams.fill(1)
+    lease = await reader.lease(1)
+    path = f"me/leases/{lease['lease_id']}/release"
+    answer = await reader.send("POST", path, {"delay_seconds": delay})
+    assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
+    assert answer.json()["limit"]["name"] == "release_delay_seconds"
+    assert answer.json()["errors"][0]["pointer"] == "/delay_seconds"
+    assert (await reader.send("POST", path, {"delay_seconds": "PT12H"})).status_code == 200
+
+
 async def test_a_repeated_lease_request_answers_the_same_lease(streams, reader):
     streams.fill(4)
     first = await reader.lease(2, key="one")

@@ -139,6 +139,15 @@ async def test_an_operator_may_look_and_a_stranger_may_not(streams, operator, as
     assert (foreign.status_code, foreign.json()) == (404, unknown.json())
 
 
+async def test_an_operator_who_looks_or_redrives_creates_no_mailbox(streams, operator):
+    for path in ("agent:nobody", *(f"agent:nobody/{p}" for p in ("records", "dead-letters"))):
+        assert (await operator.get(path)).status_code == 404
+    assert (await operator.get("agent:nobody/requests")).status_code == 404
+    redrive = "agent:nobody/dead-letters/redrive"
+    assert (await operator.send("POST", redrive, {"all": True})).status_code == 404
+    assert streams.one("select count(*) from mailbox") == 0
+
+
 async def test_a_token_without_the_scope_is_refused(streams, as_reader):
     assert (await as_reader(scope="mailbox:ack").get("me")).status_code == 403
     without = as_reader(scope="mailbox:read")

@@ -65,6 +65,12 @@ async def test_a_deleted_mailbox_keeps_its_records_and_tells_its_owner_it_is_gon
         ),
         await reader.send("PUT", "me/cursors/phone", {"epoch": epoch, "seq": 1}),
         await reader.send("PUT", "me/blocks/agent:x"),
+        await reader.send("DELETE", "me/blocks/agent:x"),
+        await reader.send("POST", "me/requests/agent:x/accept"),
+        await reader.send("PUT", "me/requests/subscription"),
+        await reader.send("POST", "me/records/1/abuse-report", {}),
+        await reader.send("POST", f"me/leases/{lease['lease_id']}/release", {}),
+        await reader.send("POST", f"me/leases/{lease['lease_id']}/extend", {"lease_seconds": 5}),
         await reader.send("POST", "me/dead-letters/redrive", {"all": True}),
         await reader.send("PUT", "/v1/topics/news/subscriptions/me"),
     ]

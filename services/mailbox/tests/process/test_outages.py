@@ -7,8 +7,10 @@ import psycopg
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
+from prometheus_client import REGISTRY
 from relay_common.db import connect, role_conninfo
 from relay_common.testing import wait
+from relay_mailbox import sweeper
 from relay_mailbox.domain.record import NewRecord, Owner
 from relay_mailbox.store.appends import append_records
 
@@ -76,6 +78,8 @@ def test_open_and_prepared_transactions_hold_no_other_stream_back(server):
     with connect(role, "test") as conn, psycopg.connect(role) as preparing:
         append(preparing, "agent:prepared")
         preparing.execute("prepare transaction 'left behind'")
+        sweeper.measure(conn)
+        assert REGISTRY.get_sample_value("relay_mailbox_prepared_transactions") == 1
         assert [append(conn) for _ in range(3)] == [[1], [2], [3]]
         head = "select head from mailbox where owner = %s"
         assert conn.execute(head, (AGENT,)).fetchone() == (3,)
