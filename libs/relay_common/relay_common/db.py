@@ -4,7 +4,7 @@ import select
 import threading
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -129,7 +129,8 @@ async def tenant_transaction(
             try:
                 yield conn
             except BaseException:
-                await conn.rollback()
+                with suppress(errors.PipelineAborted):  # the error to tell is what aborted it
+                    await conn.rollback()
                 raise
             await conn.execute("commit")
     except UNAVAILABLE as error:

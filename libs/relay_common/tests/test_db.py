@@ -126,3 +126,22 @@ async def test_errors_of_the_rules_come_through_unchanged(database: Database) ->
         with pytest.raises(psycopg.errors.DivisionByZero):
             async with db.tenant_transaction(pool, "acme", "test") as conn:
                 await conn.execute("select 1 / 0")
+
+
+async def refused(pool: db.Pool) -> None:
+    """Be refused while more is on its way."""
+    async with db.tenant_transaction(pool, "acme", "test") as conn:
+        await conn.execute("select 1 / 0")
+        for _ in range(1_000):
+            await conn.execute("select 1")
+
+
+async def test_what_aborts_a_pipeline_is_what_is_told(database: Database) -> None:
+    """Not that it was aborted, which would read as a database that does not answer."""
+    async with db.open_pool(database.conninfo(ROLE), "test", 1) as pool:
+        for _ in range(20):
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                await refused(pool)
+        async with db.tenant_transaction(pool, "acme", "test") as conn:
+            found = await conn.execute("select 2")
+            assert await found.fetchall() == [(2,)]
