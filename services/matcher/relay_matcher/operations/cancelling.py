@@ -11,7 +11,9 @@ from relay_common.db import AsyncConnection
 from relay_common.errors import InsufficientScope, RelayError, WaitpointClosed, WaitpointNotFound
 from relay_common.idempotency import Call
 from relay_common.outbox import OutMessage
+from relay_common.tokens import Caller
 
+from relay_matcher.domain.reply import Target
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
 from relay_matcher.operations.plumbing import Plumbing
@@ -19,6 +21,7 @@ from relay_matcher.operations.reading import waitpoint_json
 from relay_matcher.operations.ruling import tell_responders
 from relay_matcher.store import closing as store
 from relay_matcher.store import opening as shared
+from relay_matcher.store.replying import Wanted, lock_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,13 @@ async def cancel_waitpoints(
     Per call 200 with the waitpoint, also when it was cancelled already; or waitpoint_not_found,
     insufficient_scope, or waitpoint_closed when it is resolved or expired (api.md).
     """
-    locking = await store.lock_by_id(conn, [(call.given.id, call.caller) for call in calls])
+    wanted = [Wanted(call.given.id, call.caller, call.caller.sub) for call in calls]
+    locking = await lock_targets(conn, wanted)
     reading = await store.read_clock(conn)
     locked, at = await locking.result(), await reading.result()
     batch = Batch()
     for place, call in enumerate(calls):
-        decide(batch, place, call.given, locked.get(place), at)
+        decide(batch, place, call, locked.get(place), at)
     await close(plumbing, conn, batch, at)
     return [
         batch.refused.get(place) or await answer(plumbing, conn, call)
@@ -62,22 +66,27 @@ async def cancel_waitpoints(
 
 
 def decide(
-    batch: Batch, place: int, given: Cancelling, found: store.Locked | None, at: datetime
+    batch: Batch, place: int, call: Call[Cancelling], found: Target | None, at: datetime
 ) -> None:
     """Note what becomes of one call."""
     if found is None:
         batch.refused[place] = WaitpointNotFound()
-    elif not found.may_close:
+    elif not may_close(call.caller, found.waitpoint):
         batch.refused[place] = InsufficientScope(
             "Expected the waiter or a token with the scope operator, found a responder."
         )
     elif found.state in ("resolved", "expired"):
         batch.refused[place] = closed(found.state)
     elif found.state != "cancelled" and found.waitpoint.expires_at <= at:
-        batch.overdue[given.id] = found.waitpoint
+        batch.overdue[call.given.id] = found.waitpoint
         batch.refused[place] = closed("expired")
     elif found.state != "cancelled":
-        batch.cancelled.setdefault(given.id, (found.waitpoint, given.reason))
+        batch.cancelled.setdefault(call.given.id, (found.waitpoint, call.given.reason))
+
+
+def may_close(caller: Caller, waitpoint: Active) -> bool:
+    """Tell whether `caller` is the waiter or an operator (spec, States)."""
+    return waitpoint.waiter == caller.sub or "operator" in caller.scopes
 
 
 def closed(state: str) -> WaitpointClosed:

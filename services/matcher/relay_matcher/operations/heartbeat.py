@@ -11,7 +11,7 @@ from relay_common.db import AsyncConnection
 from relay_common.errors import InsufficientScope, RelayError, WaitpointNotFound
 from relay_common.idempotency import Call
 
-from relay_matcher.domain.reply import CLOSED
+from relay_matcher.domain.reply import CLOSED, Target
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
 from relay_matcher.operations.plumbing import Plumbing
@@ -19,6 +19,7 @@ from relay_matcher.operations.reading import waitpoint_json
 from relay_matcher.operations.ruling import tell_responders
 from relay_matcher.store import closing as store
 from relay_matcher.store import opening as shared
+from relay_matcher.store.replying import Wanted, lock_targets
 
 
 @dataclass(slots=True)
@@ -39,7 +40,8 @@ async def record_heartbeats(
     Per call 200 with the waitpoint, unchanged where it has no heartbeat interval; or
     waitpoint_not_found, insufficient_scope, or the state that ended it.
     """
-    locking = await store.lock_by_id(conn, [(call.given, call.caller) for call in calls])
+    wanted = [Wanted(call.given, call.caller, call.caller.sub) for call in calls]
+    locking = await lock_targets(conn, wanted)
     reading = await store.read_clock(conn)
     locked, at = await locking.result(), await reading.result()
     beats = Beats()
@@ -63,9 +65,7 @@ async def record_heartbeats(
     ]
 
 
-def decide(
-    beats: Beats, place: int, call: Call[UUID], found: store.Locked | None, at: datetime
-) -> None:
+def decide(beats: Beats, place: int, call: Call[UUID], found: Target | None, at: datetime) -> None:
     """Note what becomes of one heartbeat."""
     if found is None:
         beats.refused[place] = WaitpointNotFound()

@@ -33,7 +33,7 @@ SQL = queries.load("relay_matcher", "replying")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which waitpoint a caller wants to reply to, and as whom."""
+    """Which waitpoint a caller means, and as whom: itself, or the responder it speaks for."""
 
     waitpoint_id: UUID
     caller: Caller
