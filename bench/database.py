@@ -191,9 +191,13 @@ def add_waitpoints(
 
 
 def remove_waitpoints(database: Database, prefix: str) -> None:
-    """Remove the waitpoints whose correlation key begins with `prefix`, and what the run wrote."""
+    """Remove the waitpoints whose correlation key begins with `prefix`, and what the run wrote.
+
+    Services may be running: each table on its own, so that none waits for another in a circle.
+    """
     with database.owner() as conn:
-        conn.execute(f"truncate {EMPTIED}")
+        for table in EMPTIED.split(", "):
+            conn.execute(f"truncate {table}")
         conn.execute(
             "delete from matcher.waitpoint where starts_with(correlation_key, %s)", (prefix,)
         )
