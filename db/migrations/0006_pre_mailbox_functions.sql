@@ -93,6 +93,7 @@ language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin =
 declare
   incarnation_now bigint;
   at timestamptz;
+  since timestamptz;
   until timestamptz;
   ids bigint[];
   locked bigint;
@@ -110,19 +111,20 @@ begin
     order by 1, 2, 3
     on conflict do nothing;
   end loop;
-  select count(*), max(h.appended_at) into locked, until
-  from (select m.appended_at from mailbox m where m.id = any(ids) order by m.id for no key update) h;
+  select count(*), min(h.oldest_at), max(h.appended_at) into locked, since, until
+  from (select m.oldest_at, m.appended_at from mailbox m where m.id = any(ids) order by m.id for no key update) h;
   if locked <> cardinality(ids) then
     raise exception 'expected to lock % heads, found %', cardinality(ids), locked using errcode = 'RM001';
   end if;
 
   incarnation_now := incarnation_v1();
   at := relay.now();
+  since := least(since, at - interval '1 day');
   until := greatest(until, at);
   return query
   with item as materialized (
     select distinct on (m.id, w.message_id) w.*, m.tenant, m.environment, m.id as mailbox_id, m.head,
-      m.state as mailbox_state, m.requests_subscribed, least(m.oldest_at, at - interval '1 day') as since,
+      m.state as mailbox_state, m.requests_subscribed, least(m.oldest_at, at - interval '1 day') as oldest_at,
       announcing and m.hinted_at not between at - interval '1 second' and at as hintable,
       greatest(m.epoch, incarnation_now) as epoch, greatest(m.appended_at, at) as appended_at
     from unnest(boxes, message_ids, kinds, types, states, trusts, relationships, senders, waitpoint_ids, wakings, bodies)
@@ -145,7 +147,7 @@ begin
         and i.sender is not null as requesting) j
     left join lateral (select true as found from record r where r.tenant = i.tenant and r.environment = i.environment
       and r.mailbox_id = i.mailbox_id and r.message_id between i.message_id and i.message_id
-      and r.appended_at between i.since and until
+      and r.appended_at between since and until and r.appended_at >= i.oldest_at
       order by r.message_id limit 1) r on true
     where r.found is null
   ), advanced as (
