@@ -24,6 +24,7 @@ from relay_matcher.store.replying import ByKey
 
 ROUNDS = 250
 AT_MOST = 8  # times
+STEP = timedelta(seconds=0.25)  # of the clock, each round: what falls due depends on no machine
 DESKS = 3
 AT_ONCE = 24
 RECENT = 24
@@ -228,7 +229,7 @@ async def all_of(desks: Sequence[Any], crowd: Crowd) -> list[str]:
     return wrong
 
 
-async def until_all_happened(matcher: Any, desks: Any, crowd: Crowd) -> list[str]:
+async def until_all_happened(matcher: Any, desks: Any, crowd: Crowd, clock: Any) -> list[str]:
     """Let the crowd go through its rounds, and through more until it has met all that can happen.
 
     Return the kinds of calls that did not get an answer of their own.
@@ -238,18 +239,19 @@ async def until_all_happened(matcher: Any, desks: Any, crowd: Crowd) -> list[str
     for _ in range(AT_MOST):
         for _ in range(ROUNDS):
             wrong += await all_of(desks, crowd)
+            clock.shift(STEP)
         told |= {m.record["type"] for m in matcher.announced("relay.waitpoints")}
         if told >= HAPPENS:
             return wrong
     raise AssertionError(f"never happened: {HAPPENS - told}")
 
 
-async def test_nobody_waits_in_a_circle(matcher: Any, desks: Any) -> None:
+async def test_nobody_waits_in_a_circle(matcher: Any, desks: Any, clock: Any) -> None:
     """Opening, replying, early replies, cancelling, heartbeats, matching, sweeping, forgetting."""
     crowd, stop = Crowd(matcher, random.Random(7)), threading.Event()
     loops = asyncio.create_task(asyncio.to_thread(beside, matcher, stop, 8))
     try:
-        wrong = await until_all_happened(matcher, desks, crowd)
+        wrong = await until_all_happened(matcher, desks, crowd, clock)
     finally:
         stop.set()
         done = await loops
