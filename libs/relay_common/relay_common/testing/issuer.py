@@ -1,10 +1,14 @@
 """A stand-in for the issuer of access tokens: signs what a test asks for."""
 
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import jwt
+import orjson
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
@@ -49,6 +53,28 @@ class Issuer:
         """Return the public key as a JWK Set."""
         jwk = ECAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [{**jwk, "kid": self.kid, "alg": "ES256", "use": "sig"}]}
+
+    @contextmanager
+    def serve_jwks(self) -> Iterator[str]:
+        """Serve the JWK Set over HTTP, for processes; give its URL."""
+        body = orjson.dumps(self.jwks())
+
+        class Keys(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Keys) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield f"http://127.0.0.1:{server.server_port}/jwks"
+            server.shutdown()
+            thread.join()
 
     async def fetch_jwks(self) -> Mapping[str, object]:
         """Return the JWK Set, for `TokenVerifier`."""

@@ -100,6 +100,13 @@ def issuer() -> Issuer:
     return Issuer()
 
 
+@pytest.fixture(scope="session")
+def jwks_url(issuer: Issuer) -> Iterator[str]:
+    """Where processes read the issuer's keys."""
+    with issuer.serve_jwks() as url:
+        yield url
+
+
 def repository() -> Path:
     """Return the root of the checkout, for tests that read committed files."""
     return Path(__file__).parents[4]

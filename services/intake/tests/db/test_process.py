@@ -1,12 +1,6 @@
 """The intake process as it runs in production: tokens of a real JWKS, a real broker, readiness."""
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import httpx
-import orjson
-import pytest
 from relay_common.testing import wait
 from relay_common.testing.brokers import Topics
 from relay_common.testing.databases import Database
@@ -14,30 +8,6 @@ from relay_common.testing.issuer import Issuer
 from relay_common.testing.processes import ServiceRun, environment_of, free_port
 
 PAID = {"event_type": "order.paid", "correlation_key": "order-7"}
-
-
-@pytest.fixture(scope="module")
-def jwks_url(issuer: Issuer) -> Iterator[str]:
-    """The issuer's keys over HTTP."""
-
-    class Keys(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = orjson.dumps(issuer.jwks())
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/jwks"
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def post(run: ServiceRun, issuer: Issuer) -> httpx.Response:
