@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -55,7 +55,7 @@ class Issuer:
         return {"keys": [{**jwk, "kid": self.kid, "alg": "ES256", "use": "sig"}]}
 
     @contextmanager
-    def serve_jwks(self) -> Iterator[str]:
+    def serve_jwks(self) -> Generator[str]:
         """Serve the JWK Set over HTTP, for processes; give its URL."""
         body = orjson.dumps(self.jwks())
 
