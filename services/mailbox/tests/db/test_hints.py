@@ -44,6 +44,14 @@ def test_the_first_record_wakes_at_once_and_a_burst_becomes_one_more_hint(stream
     assert hinted() == []
 
 
+async def test_what_a_lost_hint_spoke_of_still_waits(streams, hinted, reader, clock):
+    streams.fill(2)
+    streams.conn.execute("delete from outbox")
+    clock.shift(timedelta(hours=1))
+    assert hinted() == [], "nobody repeats it"
+    assert [record["seq"] for record in (await reader.lease(10))["records"]] == [1, 2]
+
+
 def test_an_append_after_the_second_wakes_itself_and_leaves_nothing_due(streams, hinted, clock):
     streams.fill(1)
     streams.fill(1)

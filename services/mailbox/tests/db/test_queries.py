@@ -99,6 +99,15 @@ def test_an_append_touches_its_own_heads(crowded, new_record):
         assert touched(crowded.conn) - before < 700  # all heads, while there are few
 
 
+def test_the_search_for_due_hints_touches_those_that_are_due(database, streams, analysed):
+    database.owner.execute("update mailbox.mailbox set hint_due_at = null")
+    streams.conn.execute("update mailbox set hint_due_at = relay.now() where owner = 'agent:7'")
+    statement = queries.load("relay_mailbox", "append")["due_hints"]
+    plan = streams.conn.execute("explain " + statement, {"wanted": 1000}).fetchall()
+    assert any("mailbox_by_due_hint" in line for (line,) in plan), plan
+    assert len(streams.conn.execute(statement, {"wanted": 1000}).fetchall()) == 1
+
+
 def test_a_page_touches_what_it_shows(crowded):
     statement = queries.load("relay_mailbox", "record")["read_page"]
     given = {"owner": AGENT, "since": 2000, "limit": 10, "max_bytes": 1 << 20}
