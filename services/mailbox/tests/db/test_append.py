@@ -62,6 +62,20 @@ def test_a_repeat_is_recognised_as_long_as_its_record_is_retained(streams, new_r
         assert len(streams.append(record, new_record())) == 1
 
 
+def test_repeats_to_an_old_and_a_young_mailbox_in_one_batch_are_recognised(
+    streams, new_record, clock
+):
+    """Each is looked for from its own mailbox's oldest record on (ADR 15)."""
+    old = [new_record("agent:old") for _ in range(2)]
+    streams.append(*old)
+    clock.shift(timedelta(days=4))
+    young = [new_record("agent:young") for _ in range(2)]
+    streams.append(*young)
+    clock.shift(timedelta(days=1, hours=12))
+    batch = [young[0], old[0], new_record("agent:new"), young[1], old[1]]
+    assert [one.record.to.owner for one in streams.append(*batch)] == ["agent:new"]
+
+
 def test_a_repeat_is_recognised_for_a_day_whatever_the_count_took_away(
     streams, new_record, database
 ):
