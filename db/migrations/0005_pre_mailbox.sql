@@ -191,7 +191,7 @@ create table mailbox.subscription (
   constraint subscription_one_per_owner primary key (tenant, environment, topic, owner)
 );
 
--- A message of a topic on its way to the subscribers; after_owner is where the last page ended.
+-- A message of a topic on its way to the subscribers; after_owner is where the last page ended. Who had a page queues up again.
 create table mailbox.fan_out (
   id bigint generated always as identity primary key,
   tenant text collate "C" not null,
@@ -202,8 +202,10 @@ create table mailbox.fan_out (
   type text collate "C" not null,
   body bytea not null,
   after_owner text collate "C" not null default '',
-  accepted_at timestamptz not null default relay.now()
+  accepted_at timestamptz not null default relay.now(),
+  queued_at timestamptz not null default relay.now()
 ) with (fillfactor = 70);
+create index fan_out_queue on mailbox.fan_out (queued_at, id);
 
 -- What a tenant chose; null means the default of relay_common.limits.
 create table mailbox.tenant_setting (

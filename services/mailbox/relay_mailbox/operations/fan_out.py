@@ -34,9 +34,10 @@ class FanOut:
         return fan_out.accept_messages(conn, messages) if messages else 0
 
     def run_page(self, conn: Connection) -> int | None:
-        """Fan the oldest message out to one page of subscribers, in a transaction of its own.
+        """Fan the next message out to one page of subscribers, in a transaction of its own.
 
-        Returns how many got it, None when there is no message.
+        Messages take turns, so a topic with very many subscribers holds up no other. Returns how
+        many got it, None when there is no message.
         """
         with conn.transaction():
             work = fan_out.next_message(conn)

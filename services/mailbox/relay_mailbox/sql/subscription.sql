@@ -23,10 +23,10 @@ where exists (select from subscription s where s.tenant = w.tenant and s.environ
 order by w.place
 
 -- name: next_message
--- The oldest message to fan out that nobody works on
+-- The message whose turn it is and that nobody works on
 select f.id, f.tenant, f.environment, f.topic, f.message_id, f.publisher, f.type, f.body, f.after_owner
 from fan_out f
-order by f.id limit 1 for update skip locked
+order by f.queued_at, f.id limit 1 for update skip locked
 
 -- name: next_subscribers
 -- The next page of subscribers of a topic
@@ -35,8 +35,8 @@ where s.tenant = %(tenant)s and s.environment = %(environment)s and s.topic = %(
 order by s.owner limit %(limit)s
 
 -- name: move_on
--- Remember where the next page starts
-update fan_out f set after_owner = %(after_owner)s where f.id = %(id)s
+-- Remember where the next page starts, and queue up behind those that wait
+update fan_out f set after_owner = %(after_owner)s, queued_at = relay.now() where f.id = %(id)s
 
 -- name: finish
 -- Every subscriber has its copy

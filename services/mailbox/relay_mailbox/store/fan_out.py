@@ -47,7 +47,8 @@ def accept_messages(conn: Connection, messages: Sequence[TopicMessage]) -> int:
 
 
 def next_message(conn: Connection) -> FanningOut | None:
-    """Return the oldest message that nobody fans out now, held to the end of the transaction."""
+    """Return the message whose turn it is and that nobody fans out now, held to the end of the
+    transaction."""
     row = conn.execute(SQL["next_message"]).fetchone()
     return None if row is None else FanningOut(row[0], TopicMessage(*row[1:8]), row[8])
 
@@ -65,7 +66,7 @@ def next_subscribers(conn: Connection, work: FanningOut, limit: int) -> list[str
 
 
 def move_on(conn: Connection, work: FanningOut, after_owner: str) -> None:
-    """Remember that everybody up to `after_owner` has a copy."""
+    """Remember that everybody up to `after_owner` has a copy; other messages have their turn."""
     conn.execute(SQL["move_on"], {"id": work.id, "after_owner": after_owner})
 
 

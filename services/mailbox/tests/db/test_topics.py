@@ -2,6 +2,7 @@
 
 import uuid
 
+import orjson
 import pytest
 from relay_common.avro import Codec
 from relay_common.outbox import unpack
@@ -104,6 +105,30 @@ async def test_ten_thousand_subscribers_get_it_page_by_page(streams, consume, fa
     assert len({codec.decode(value)[1]["owner"] for value in values}) == 10_000
     consume(values[:500])
     assert streams.one("select count(*) from mailbox where head = 1") == 500
+
+
+async def test_a_topic_of_thousands_holds_up_no_other_and_keeps_its_order(
+    streams, as_reader, consume, fan_out
+):
+    streams.conn.execute(
+        "insert into subscription (tenant, environment, topic, owner)"
+        " select 'acme', 'test', 'news', 'agent:' || n from generate_series(1, 2500) n"
+    )
+    await as_reader("agent:a", tenant="other").send("PUT", "/v1/topics/news/subscriptions/me")
+    consume([message(body=b"1"), message(body=b"2"), message(tenant="other")])
+    pages = [fan_out.run_page(streams.conn) for _ in range(3)]
+    assert pages == [1000, 1000, 1]
+    assert sweeper.fan_out_due(fan_out, streams.conn) == {"copies_announced": 3000}
+    seen: dict[str, list[int]] = {}
+    rows = streams.conn.execute(
+        "select payload from outbox where topic = 'relay.mailbox' order by id"
+    )
+    for value in [value for row in rows for _, value, _ in unpack(row[0])]:
+        fields = Codec().decode(value)[1]
+        if fields["tenant"] == "acme":
+            seen.setdefault(fields["owner"], []).append(orjson.loads(fields["body"])["content"])
+    assert len(seen) == 2500
+    assert all(found == [1, 2] for found in seen.values())
 
 
 async def test_a_fan_out_that_is_interrupted_goes_on_where_it_was(streams, consume, fan_out):
