@@ -1,7 +1,11 @@
 """The service as a process: end to end, killed at every named point, poisoned, stopped."""
 
+from datetime import datetime, timedelta
+from itertools import pairwise
+
 import httpx
 import pytest
+from relay_common.avro import Codec
 from relay_common.testing import wait
 
 AGENT = "agent:planner"
@@ -46,6 +50,25 @@ def test_from_the_topic_to_the_acknowledgement_whatever_else_is_on_the_topic(
     answer = httpx.get(caller().base, headers=stranger, trust_env=False)
     assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
     assert process.stop() == 0
+
+
+@pytest.mark.spec("MB-HINT")
+def test_every_record_is_followed_by_a_hint_on_the_topic_and_hints_are_a_second_apart(
+    process, producing, caller, topics
+):
+    process.start()
+    for number in range(1, 7):
+        producing.send(AGENT, 1)
+        wait.until(lambda number=number: head(caller) == number, 20)
+    last = datetime.fromisoformat(caller().get("/records")["records"][-1]["appended_at"])
+
+    def hinted() -> list[datetime]:
+        found = topics.records(topics.prefix + "relay.hints")
+        return [Codec().decode(record.value)[1]["occurred_at"] for record in found]
+
+    hints = wait.until(lambda: (found := hinted()) and found[-1] >= last and found, 20, hinted)
+    assert len(hints) <= 6
+    assert all(b - a >= timedelta(seconds=1) for a, b in pairwise(hints))
 
 
 POINTS = [
