@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
+SWEEPING = Path(tempfile.gettempdir()) / f"relay-{os.geteuid()}.lock"
 ROOM_BYTES = 2 << 30
 
 
@@ -33,9 +34,7 @@ def roomy() -> Path | None:
 
 
 def left_behind() -> list[Path]:
-    """Return the folders in memory of runs that were killed before they could remove them."""
-    return [
-        folder
-        for folder in MEMORY.glob("relay-*-*")
-        if not os.path.exists(f"/proc/{folder.name.split('-')[1]}")
-    ]
+    """Return our folders in memory of runs that were killed before they could remove them."""
+    found = {folder: folder.name.split("-")[1] for folder in MEMORY.glob("relay-*-*")}
+    dead = [folder for folder, pid in found.items() if not os.path.exists(f"/proc/{pid}")]
+    return [folder for folder in dead if folder.stat().st_uid == os.geteuid()]

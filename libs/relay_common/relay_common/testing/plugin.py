@@ -16,7 +16,7 @@ from xdist.remote import Producer
 from relay_common.testing.brokers import Topics
 from relay_common.testing.databases import Clock, Database, Template
 from relay_common.testing.issuer import Issuer
-from relay_common.testing.memory import left_behind, quick_folder
+from relay_common.testing.memory import SWEEPING, left_behind, quick_folder
 from relay_common.testing.workers import ByFile
 
 
@@ -32,12 +32,14 @@ def postgres_url() -> Iterator[str]:
     if given:
         yield given
         return
+    from relay_devstack.locks import only_one  # noqa: PLC0415 -- only where it is needed
     from relay_devstack.postgres import PostgresServer  # noqa: PLC0415 -- only where it is needed
     from relay_devstack.providers import choose  # noqa: PLC0415 -- only where it is needed
 
-    for folder in left_behind():
-        PostgresServer(folder).destroy()
-        shutil.rmtree(folder, ignore_errors=True)
+    with only_one(SWEEPING):
+        for folder in left_behind():
+            PostgresServer(folder).destroy()
+            shutil.rmtree(folder, ignore_errors=True)
     with quick_folder() as folder:
         server = choose().postgres(folder)
         try:
