@@ -5,6 +5,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import msgspec.structs
 import psycopg
 import pytest
 from relay_common import queries
@@ -25,6 +26,10 @@ def a_record(owner: str = AGENT) -> NewRecord:
     return NewRecord(
         Owner("acme", "prod", owner), uuid.uuid4().bytes, "message", "note", "available", b"{}"
     )
+
+
+def superseding(owner: str, message_id: bytes) -> NewRecord:
+    return msgspec.structs.replace(a_record(owner), supersedes=message_id)
 
 
 def append(conn: Connection, *owners: str) -> list[int]:
@@ -209,3 +214,44 @@ def test_appends_leases_and_acks_of_one_mailbox_never_deadlock(conns, database):
         ).fetchone()[0]
         == 0
     )
+
+
+@pytest.mark.spec("ES-CLOSE")
+def test_what_is_superseded_while_it_is_acknowledged_is_acked_once_and_nobody_waits_in_a_circle(
+    conns, database
+):
+    """Both go through the mailboxes in one order, whatever order the batch has."""
+    appender, acker, *_ = conns
+    released = threading.Barrier(2)
+    results: list[str] = []
+    for number in range(60):
+        owners = [f"agent:{number}.{n % 2}" for n in range(40)]
+        records = [a_record(owner) for owner in owners]
+        with appender.transaction():
+            fresh = append_records(appender, records)
+        boxes = {one.record.to.owner: one.mailbox_id for one in fresh}
+        token = uuid.uuid4()
+        for owner, box in boxes.items():
+            with acker.transaction():
+                acker.execute(LOCK, {**TENANT, "owners": [owner]})
+                wish = {"mailbox_ids": [box], "wanted": [20], "seconds": [60], "tokens": [token]}
+                assert len(acker.execute(LEASE, {**TENANT, **wish}).fetchall()) == 20
+
+        def supersede(records=records) -> None:
+            settled = [superseding(r.to.owner, r.message_id) for r in reversed(records)]
+            released.wait(30)
+            with appender.transaction():
+                append_records(appender, settled)
+
+        done = {
+            "mailbox_ids": [one.mailbox_id for one in fresh],
+            "tokens": [token] * len(fresh),
+            "seqs": [one.seq for one in fresh],
+        }
+        with in_background(supersede) as superseded:
+            released.wait(30)
+            results += [row[0] for row in acker.execute(ACK, {**TENANT, **done}).fetchall()]
+            superseded.result(60)
+    assert set(results) == {"acked", "already_acked"}, "each was first, sometimes"
+    left = "select count(*) from mailbox.delivery where state = 'leased'"
+    assert database.owner.execute(left).fetchone()[0] == 0

@@ -29,6 +29,7 @@ from relay_common.limits import (
     HEARTBEAT_SECONDS_LEAST,
     REPLY_BYTES,
     RESPONDERS,
+    SURFACE_STEPS,
     TAG_CHARACTERS,
     TAGS,
     Limit,
@@ -45,6 +46,10 @@ from relay_matcher.domain.waitpoint import Kind, Opening
 
 TagText = Annotated[str, Field(min_length=1), at_most(TAG_CHARACTERS)]
 ActionText = Annotated[str, Field(min_length=1), at_most(ACTION_CHARACTERS)]
+
+
+# The ordered steps of one recipient; what is in a step is escalation's to judge.
+Steps = Annotated[list[dict[str, JsonValue]], at_most(SURFACE_STEPS)]
 
 
 class MatchIn(Wire):
@@ -77,7 +82,7 @@ class WaitpointIn(Wire):
     default_response: JsonValue = None
     deliver_to: DeliverTo | None = None
     escalation_policy: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    surface_policy: dict[str, JsonValue] | None = None
+    surface_policy: dict[IdentityText, Steps] | None = None
     profile: Literal["guardian_approval", "access_approval"] | None = None
     accept_events_since: Time | None = None
     tags: Annotated[dict[TagText, TagText], at_most(TAGS)] | None = None

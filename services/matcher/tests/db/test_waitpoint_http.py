@@ -199,6 +199,7 @@ def deep(levels: int) -> Any:
         ({"tags": {"t": "v" * 257}}, "tag_characters"),
         ({"actions": [f"a{n}" for n in range(65)]}, "actions"),
         ({"actions": ["a" * 129]}, "action_characters"),
+        ({"surface_policy": {"subscriber:ann": [{}] * 17}}, "surface_steps"),
         ({"claim_text": "c" * 16_385}, "claim_text_characters"),
         ({"content": {"text": "c" * 256 * 1024}}, "content_bytes"),
         ({"content": {"text": "c" * 1024 * 1024}}, "request_bytes"),
