@@ -21,6 +21,7 @@ from bench.stage import PARTITIONS, Stage, free_port
 READY_SECONDS = 60.0
 RUN_SECONDS = 180.0
 TICK = 0.02
+CONSUMERS = "RELAY_MATCHER_CONSUMERS"  # loops of one process, each a member of the group
 MATCHER_TOPIC = "bench.relay.events"
 
 
@@ -100,9 +101,9 @@ def matchers(
     with running([child for child, _ in started]) as children:
         for child, url in started:
             until(lambda child=child, url=url: ready(child, url), "the matcher to be ready")
-        until(
-            lambda: balanced(stage, f"bench.{database.name}.matcher", count), "partitions to settle"
-        )
+        members = count * int((own or {}).get(CONSUMERS, "1"))
+        group = f"bench.{database.name}.matcher"
+        until(lambda: balanced(stage, group, members), "partitions to settle")
         yield Bank(children, MATCHER_TOPIC, "matcher.position")
 
 

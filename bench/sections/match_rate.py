@@ -10,7 +10,9 @@ from bench.stage import Stage
 
 RATES = (0.0, 0.1, 1.0)
 BATCH = 2000
-Samples = defaultdict[tuple[str, int], list[float]]
+Bank = tuple[int, int]  # processes, and consumers in each
+BANKS: tuple[Bank, ...] = ((1, 1), (1, 2), (2, 1))
+Samples = defaultdict[tuple[str, Bank], list[float]]
 
 
 def measure(stage: Stage) -> list[Figure]:
@@ -20,20 +22,23 @@ def measure(stage: Stage) -> list[Figure]:
     samples: Samples = defaultdict(list)
     costs: Samples = defaultdict(list)
     for _ in range(stage.profile.repetitions):
-        for processes in (1, 2):
-            for kind in ("c1", "c2"):
+        for processes, consumers in BANKS:
+            which = (processes, consumers)
+            for kind in ("c1", "c2") if consumers == 1 else ():
                 with runs.ceilings(stage, database, kind, processes, BATCH) as bank:
                     run = runs.drive(stage, database, bank, batches[0.0])
-                samples[kind, processes].append(run.rate)
-                costs[kind, processes].append(run.cost)
-            consumed = runs.raw_consume(stage, "bench.c1", len(batches[0.0]))
-            samples["consume", processes].append(consumed.rate)
-            with runs.matchers(stage, database, processes) as bank:
+                samples[kind, which].append(run.rate)
+                costs[kind, which].append(run.cost)
+            if consumers == 1:
+                consumed = runs.raw_consume(stage, "bench.c1", len(batches[0.0]))
+                samples["consume", which].append(consumed.rate)
+            own = {runs.CONSUMERS: str(consumers)}
+            with runs.matchers(stage, database, processes, own) as bank:
                 for rate, batch in batches.items():
                     run = runs.drive(stage, database, bank, batch)
                     runs.verify(database, batch)
-                    samples[f"{rate:.0%}", processes].append(run.rate)
-                    costs[f"{rate:.0%}", processes].append(run.cost)
+                    samples[f"{rate:.0%}", which].append(run.rate)
+                    costs[f"{rate:.0%}", which].append(run.cost)
     return figures(database, samples, costs)
 
 
@@ -51,18 +56,20 @@ def figures(database: Database, samples: Samples, costs: Samples) -> list[Figure
     The note says the processor time an event cost: it holds on a busy machine too.
     """
     found: list[Figure] = []
-    for (kind, processes), values in sorted(samples.items(), key=lambda item: item[0][1]):
+    for (kind, (processes, consumers)), values in sorted(samples.items(), key=lambda i: i[0][1]):
         beside: dict[str, float] = {}
+        plain = (processes, 1)
         if kind.endswith("%"):
-            beside = {c.upper(): median(samples[c, processes]) for c in ("c1", "c2")}
-            beside["raw consume"] = median(samples["consume", processes])
+            beside = {c.upper(): median(samples[c, plain]) for c in ("c1", "c2")}
+            beside["raw consume"] = median(samples["consume", plain])
         what = f"matcher, {kind} match" if kind.endswith("%") else f"ceiling {kind}"
         label = f"{what}, {processes} process{'es' if processes > 1 else ''}"
+        label += f" of {consumers} consumers" if consumers > 1 else ""
         note = f"{database.open_waitpoints:,} open, batch {BATCH}"
-        if spent := costs[kind, processes]:
+        if spent := costs[kind, (processes, consumers)]:
             note += f"; {median(spent):.0f} µs of processor an event"
             if beside:
-                note += f" (C1 {median(costs['c1', processes]):.0f})"
+                note += f" (C1 {median(costs['c1', plain]):.0f})"
         found.append(Figure("match_rate", label, "events/s", tuple(values), beside, note))
     return found
 

@@ -49,23 +49,28 @@ def main() -> int:
     plumbing = Plumbing(codec, announcer, settings.outbox_shards, installed.hash_seed)
     producer = Producer(settings.kafka_bootstrap, "relay-matcher")
     publisher = PublisherLoop(connect, producer, settings.outbox_shards, expander(announcer))
-    events = EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards)
-    consumer = ConsumerLoop(
-        ConsumerSettings(
-            bootstrap=settings.kafka_bootstrap,
-            group=settings.group(SERVICE),
-            topics=(settings.topic("relay.events"),),
-            max_records=settings.batch_records,
-            max_bytes=settings.batch_bytes,
-            outbox_shards=settings.outbox_shards,
-            group_protocol=settings.group_protocol,
-            session_timeout_ms=settings.session_timeout_ms,
-        ),
-        connect,
-        events,
-        committed=publisher.wake,
-        read_ahead=events.read_ahead,
+    consuming = ConsumerSettings(
+        bootstrap=settings.kafka_bootstrap,
+        group=settings.group(SERVICE),
+        topics=(settings.topic("relay.events"),),
+        max_records=settings.batch_records,
+        max_bytes=settings.batch_bytes,
+        outbox_shards=settings.outbox_shards,
+        group_protocol=settings.group_protocol,
+        session_timeout_ms=settings.session_timeout_ms,
     )
+    consumers: list[ConsumerLoop] = []
+    for _ in range(settings.consumers):
+        events = EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards)
+        consumers.append(
+            ConsumerLoop(
+                consuming,
+                connect,
+                events,
+                committed=publisher.wake,
+                read_ahead=events.read_ahead,
+            )
+        )
     pool = open_pool(conninfo_of(settings, SERVICE, "http"), "relay-matcher", settings.pool_size)
     secret = password(settings.cursor_secret) or secrets.token_hex(32)
     desk = create_desk(
@@ -79,8 +84,9 @@ def main() -> int:
         readiness.add("database", probe.ready)
         loops.append(Loop("database-probe", probe.run))
     if "consumer" in roles:
-        readiness.add("consumer", consumer.ready)
-        loops.append(Loop("consumer", consumer.run, consumer.age))
+        for number, consumer in enumerate(consumers, start=1):
+            readiness.add(f"consumer-{number}", consumer.ready)
+            loops.append(Loop(f"consumer-{number}", consumer.run, consumer.age))
     if "sweeper" in roles:
         loops += sweeper_loops(settings, connect, announcer, publisher.wake)
     if "publisher" in roles:
