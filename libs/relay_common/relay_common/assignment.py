@@ -28,6 +28,7 @@ WITNESS_SECONDS = 1.0
 INSPECT_SECONDS = 5.0
 ANSWER_SECONDS = 3.0
 ASK_SECONDS = 0.25
+SPARE_SECONDS = 12.0  # longer than a broker that does not answer stays unnoticed
 
 log = logger(__name__)
 
@@ -71,6 +72,7 @@ class Assignment:
         self.topic_ids: dict[str, str] = {}
         self.unwitnessed: set[Place] = set()
         self.joined = False
+        self.begun = time.monotonic()
         self.problem: str | None = None
         self.asked: dict[str, Future[HasTopicId]] = {}
         self.witnessed_at = self.inspected_at = self.asked_at = time.monotonic()
@@ -81,10 +83,13 @@ class Assignment:
             return f"kafka: {self.problem}"
         for (topic, partition), reason in list(self.stopped.items()):
             return f"partition {topic}/{partition} stopped: {reason}"
-        return None if self.joined else "waiting for partitions"
+        # With more members than partitions, the newer protocol tells a spare one nothing.
+        spare = time.monotonic() - self.begun > SPARE_SECONDS
+        return None if self.joined or spare else "waiting for partitions"
 
     def join(self) -> None:
         """Make the client and join the group."""
+        self.begun = time.monotonic()
         self.consumer = Consumer(self.client, logger=logging.getLogger("relay.kafka"))
         self.admin = AdminClient({"bootstrap.servers": self.client["bootstrap.servers"]})
         self.consumer.subscribe(

@@ -48,6 +48,15 @@ def test_first_loop_starts_at_the_low_end_of_the_log(stream: Stream) -> None:
     stream.until_effects(1)
 
 
+@BOTH
+def test_a_member_without_partitions_is_ready_too(stream: Stream) -> None:
+    """A deployment may have more processes than the topic has partitions."""
+    loops = [stream.loop() for _ in range(2)]
+    for loop in loops:
+        stream.start(loop.run)
+    wait.until(lambda: all(loop.ready() is None for loop in loops), 40)
+
+
 def test_a_quiet_batch_does_not_wait(stream: Stream) -> None:
     stream.start(stream.loop().run)
     stream.produce(b"warm")
