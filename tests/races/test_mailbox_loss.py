@@ -124,7 +124,7 @@ def race(database, folder: Path, seconds: float, *how: str, pages: int = 0):
 
 
 @pytest.mark.spec("MB-STREAM", "MB-ORDER")
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_no_record_is_lost_while_writers_roll_back_and_are_killed(database, tmp_path):
     """Cases M5 and M7; reference tests 1 and 6."""
     reader, lost, writers = race(database, tmp_path, 30, pages=10_000)
