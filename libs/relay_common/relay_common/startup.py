@@ -21,6 +21,7 @@ from relay_common.db import (
     role_conninfo,
     wait_for_schema,
 )
+from relay_common.kafka import ConsumerSettings
 from relay_common.settings import CommonSettings, password
 from relay_common.telemetry import logger
 from relay_common.tokens import TokenVerifier, jwks_over_http
@@ -96,6 +97,18 @@ def is_refusal(error: psycopg.OperationalError) -> bool:
     """Tell whether a server answered and refused the login; libpq does not pass its code on."""
     server = error.pgconn
     return server is not None and (server.used_password or server.needs_password)
+
+
+def consumer_settings(settings: CommonSettings, service: str, *topics: str) -> ConsumerSettings:
+    """Return what the consumers of `service` read, as its group; batches are of the usual size."""
+    return ConsumerSettings(
+        bootstrap=settings.kafka_bootstrap,
+        group=settings.group(service),
+        topics=tuple(settings.topic(topic) for topic in topics),
+        outbox_shards=settings.outbox_shards,
+        group_protocol=settings.group_protocol,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
 
 
 def verifier_of(settings: CommonSettings) -> TokenVerifier:

@@ -3,12 +3,13 @@
 import sys
 
 from relay_common.http import create_app
-from relay_common.kafka import ConsumerLoop, ConsumerSettings
+from relay_common.kafka import ConsumerLoop
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, ServiceProcess, run
 from relay_common.startup import (
     codec_of,
+    consumer_settings,
     parse_roles,
     stream_connector,
     verifier_of,
@@ -35,14 +36,7 @@ def main() -> int:
     producer = Producer(settings.kafka_bootstrap, "relay-escalation")
     publisher = PublisherLoop(connect, producer, settings.outbox_shards)
     consumer = ConsumerLoop(
-        ConsumerSettings(
-            bootstrap=settings.kafka_bootstrap,
-            group=settings.group(SERVICE),
-            topics=(settings.topic("relay.waitpoints"),),
-            outbox_shards=settings.outbox_shards,
-            group_protocol=settings.group_protocol,
-            session_timeout_ms=settings.session_timeout_ms,
-        ),
+        consumer_settings(settings, SERVICE, "relay.waitpoints"),
         connect,
         LifecycleConsumer(codec_of(settings)),
         committed=publisher.wake,

@@ -5,6 +5,7 @@ python -m relay_mailbox [--roles http,consumer,sweeper,publisher]
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from fastapi import FastAPI
@@ -118,15 +119,8 @@ def sweepers(
 
 def consumed(settings: MailboxSettings) -> ConsumerSettings:
     """Return what the consumer reads, as which group."""
-    return ConsumerSettings(
-        bootstrap=settings.kafka_bootstrap,
-        group=settings.group("mailbox"),
-        topics=(settings.topic("relay.mailbox"), settings.topic("relay.topics")),
-        max_records=settings.batch_records,
-        outbox_shards=settings.outbox_shards,
-        group_protocol=settings.group_protocol,
-        session_timeout_ms=settings.session_timeout_ms,
-    )
+    plain = startup.consumer_settings(settings, "mailbox", "relay.mailbox", "relay.topics")
+    return replace(plain, max_records=settings.batch_records)
 
 
 def public_app(settings: MailboxSettings, seed: int, codec: Codec) -> FastAPI:

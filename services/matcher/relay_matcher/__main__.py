@@ -2,10 +2,11 @@
 
 import secrets
 import sys
+from dataclasses import replace
 
 from relay_common.cursors import Cursors
 from relay_common.db import open_pool
-from relay_common.kafka import ConsumerLoop, ConsumerSettings
+from relay_common.kafka import ConsumerLoop
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, ServiceProcess, run
@@ -13,6 +14,7 @@ from relay_common.settings import password
 from relay_common.startup import (
     codec_of,
     conninfo_of,
+    consumer_settings,
     database_probe,
     parse_roles,
     stream_connector,
@@ -49,15 +51,10 @@ def main() -> int:
     plumbing = Plumbing(codec, announcer, settings.outbox_shards, installed.hash_seed)
     producer = Producer(settings.kafka_bootstrap, "relay-matcher")
     publisher = PublisherLoop(connect, producer, settings.outbox_shards, expander(announcer))
-    consuming = ConsumerSettings(
-        bootstrap=settings.kafka_bootstrap,
-        group=settings.group(SERVICE),
-        topics=(settings.topic("relay.events"),),
+    consuming = replace(
+        consumer_settings(settings, SERVICE, "relay.events"),
         max_records=settings.batch_records,
         max_bytes=settings.batch_bytes,
-        outbox_shards=settings.outbox_shards,
-        group_protocol=settings.group_protocol,
-        session_timeout_ms=settings.session_timeout_ms,
     )
     consumers: list[ConsumerLoop] = []
     for _ in range(settings.consumers):
