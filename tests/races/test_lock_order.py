@@ -68,6 +68,11 @@ WRONG = {
 }
 
 
+def caller_of(who: str) -> Caller:
+    """Return who calls, by a verified token."""
+    return Caller(who, TENANT, ENVIRONMENT, frozenset(), "test", "test")
+
+
 class Crowd:
     """Chooses what is done next, and remembers what it may be done to."""
 
@@ -78,9 +83,8 @@ class Crowd:
 
     def call(self, who: str, given: Any) -> Call[Any]:
         """Return a call of `who` under a key of its own."""
-        caller = Caller(who, TENANT, ENVIRONMENT, frozenset(), "test", "test")
         attempt = Attempt(TENANT, ENVIRONMENT, who, "crowd", uuid.uuid4().hex, b"")
-        return Call(caller, attempt, given)
+        return Call(caller_of(who), attempt, given)
 
     def key(self) -> MatchKey:
         """Return one of the few keys."""
@@ -133,7 +137,7 @@ class Crowd:
         subject = self.chance.choice(["sha-256:x", "sha-256:y"])
         reply = Reply(Identity(who, "inbox", "relay_session"), subject, "response", True, None)
         key_hash = key.hash(self.matcher.plumbing.seed)
-        where = ByKey(key, key_hash, self.chance.choice(WAITERS), who)
+        where = ByKey(key, key_hash, self.chance.choice(WAITERS), caller_of(who), who)
         return "early_replies", self.call(who, EarlyReply(where, reply))
 
     def closing(self) -> tuple[str, Call[Any]]:

@@ -67,7 +67,7 @@ def replies_router(desk: Desk) -> APIRouter:
         if isinstance(given, Answer):
             return render(given)
         key_hash = key.hash(desk.plumbing.seed)
-        where = ByKey(key, key_hash, form.waiter, given.identity.responder)
+        where = ByKey(key, key_hash, form.waiter, who, given.identity.responder)
         call = Call(who, attempted, EarlyReply(where, given))
         return render(await desk.submit(desk.early_replies, call))
 

@@ -13,7 +13,6 @@ from relay_common.errors import (
     LimitExceeded,
     RelayError,
     ResponderIsWaiter,
-    WaitpointNotFound,
 )
 from relay_common.idempotency import Call
 from relay_common.ids import encode_id, new_id
@@ -54,7 +53,8 @@ async def accept_early_replies(
 ) -> list[Answer | RelayError]:
     """Judge or hold replies by match key in the open transaction of `conn`.
 
-    Per call 200 with the waitpoint it resolved, 202 when it is held, or its refusal.
+    Per call 200 with the waitpoint it resolved, 202 when it is held, or its refusal. Who may not
+    see a waitpoint is answered, and held, as if it were not there (design D6, D19).
     """
     wheres = [call.given.where for call in calls]
     await opening.lock_match_keys(conn, [where.key_hash for where in wheres])
@@ -89,7 +89,7 @@ def decide(
     if target is not None:
         rulings.meet(plumbing, target)
         if target.state in ACTIVE_STATES or target.subject_digest == reply.subject_digest:
-            return decided(plumbing, rulings, early, call, target)
+            return decided(plumbing, rulings, early, reply, target)
     if reply.identity.responder == call.given.where.waiter:
         return ResponderIsWaiter()
     if reply.disproved:
@@ -98,13 +98,9 @@ def decide(
 
 
 def decided(
-    plumbing: Plumbing, rulings: Rulings, early: Early, call: Call[EarlyReply], target: Target
+    plumbing: Plumbing, rulings: Rulings, early: Early, reply: Reply, target: Target
 ) -> Answer | RelayError:
-    """Judge one reply as by id; who may not see the waitpoint is told that there is none."""
-    reply = call.given.reply
-    waiter = target.waitpoint.waiter in (reply.identity.responder, call.caller.sub)
-    if not (target.listed or waiter or "operator" in call.caller.scopes):
-        return WaitpointNotFound()
+    """Judge one reply as by id."""
     error = judge(reply, target, None, rulings.at)
     if error is not None:
         rulings.reject(plumbing, target, reply, error)

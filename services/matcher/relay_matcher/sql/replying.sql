@@ -18,11 +18,12 @@ cross join lateral (
   for update) w;
 
 -- name: lock_targets_by_key
--- Lock the active question or review of each waiter and key, else find the newest one there was, for replies by match key (design D19).
+-- Lock the newest question or review of each waiter and key, for replies by match key (design D19); who may not see it finds nothing.
 with newest as materialized (
-  select k.place, k.responder, c.id
-  from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[], %(responders)s::text[])
-    with ordinality k (key_hash, event_type, correlation_key, waiter, responder, place)
+  select k.place, k.caller, k.responder, k.sees_all, c.id
+  from unnest(%(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[], %(waiters)s::text[], %(callers)s::text[],
+      %(responders)s::text[], %(sees_all)s::bool[])
+    with ordinality k (key_hash, event_type, correlation_key, waiter, caller, responder, sees_all, place)
   cross join lateral (
     select n.id from waitpoint n
     where n.tenant = current_setting('relay.tenant') and n.environment = current_setting('relay.environment')
@@ -39,6 +40,9 @@ from newest k
 cross join lateral (
   select p.* from waitpoint p
   where p.tenant = current_setting('relay.tenant') and p.environment = current_setting('relay.environment') and p.id = k.id
+    and (k.sees_all or p.waiter = k.caller or (
+      select true from responder r
+      where r.tenant = p.tenant and r.environment = p.environment and r.waitpoint_id = p.id and r.responder = k.responder))
   for update) w;
 
 -- name: sessions

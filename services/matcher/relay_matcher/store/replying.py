@@ -42,11 +42,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """A reply that names a waiter and a match key instead of a waitpoint."""
+    """A waiter and a match key instead of a waitpoint; who names them, and as whom."""
 
     key: MatchKey
     key_hash: int
     waiter: str
+    caller: Caller
     responder: str
 
 
@@ -90,12 +91,8 @@ async def lock_targets(
     conn: AsyncConnection, wanted: Sequence[Wanted]
 ) -> Pending[dict[int, Target]]:
     """Return, by place, the waitpoints that the callers may see; their rows are locked."""
-    given = {
-        "ids": uuids([one.waitpoint_id.bytes for one in wanted]),
-        "callers": repeated_texts(one.caller.sub for one in wanted),
-        "responders": repeated_texts(one.responder for one in wanted),
-        "sees_all": flags("operator" in one.caller.scopes for one in wanted),
-    }
+    ids = uuids([one.waitpoint_id.bytes for one in wanted])
+    given = {"ids": ids, **who_columns(wanted)}
     caller = wanted[0].caller
     return await ask(
         conn, SQL["lock_targets"], given, targets_in((caller.tenant, caller.environment))
@@ -105,13 +102,23 @@ async def lock_targets(
 async def lock_targets_by_key(
     conn: AsyncConnection, wanted: Sequence[ByKey]
 ) -> Pending[dict[int, Target]]:
-    """Return, by place, the newest question or review of waiter and key; its row is locked."""
-    responders = repeated_texts(one.responder for one in wanted)
-    given = {**by_key_columns(wanted), "responders": responders}
+    """Return, by place, the newest questions or reviews of waiters and keys that the callers may
+    see; their rows are locked.
+    """
+    given = {**by_key_columns(wanted), **who_columns(wanted)}
     key = wanted[0].key
     return await ask(
         conn, SQL["lock_targets_by_key"], given, targets_in((key.tenant, key.environment))
     )
+
+
+def who_columns(wanted: Sequence[Wanted | ByKey]) -> dict[str, object]:
+    """Return who may see which waitpoint, as arrays."""
+    return {
+        "callers": repeated_texts(one.caller.sub for one in wanted),
+        "responders": repeated_texts(one.responder for one in wanted),
+        "sees_all": flags("operator" in one.caller.scopes for one in wanted),
+    }
 
 
 def targets_in(scope: tuple[str, str]) -> Callable[[Rows], dict[int, Target]]:

@@ -415,7 +415,6 @@ async def test_reply_by_key_decides_an_open_question_and_is_late_for_a_closed_on
     matcher: Any,
 ) -> None:
     opened = (await ask(matcher)).json()
-    assert (await early(matcher, opened, "subscriber:eve")).status_code == 404
     done = await early(matcher, opened, "subscriber:ann")
     assert (done.status_code, done.json()["state"]) == (200, "resolved")
     late = await early(matcher, opened, "subscriber:bob")
@@ -425,6 +424,57 @@ async def test_reply_by_key_decides_an_open_question_and_is_late_for_a_closed_on
     assert other.status_code == 202
     again = (await ask(matcher, content={"n": 2})).json()
     assert again["state"] == "resolved"
+
+
+async def test_reply_by_key_tells_a_stranger_of_no_waitpoint(matcher: Any, clock: Any) -> None:
+    """Who may not see it gets the answer that stands where there is none, and touches nothing."""
+    subject = {"subject_digest": digest_of(CONTENT)}
+
+    async def strangers() -> list[Any]:
+        eve = await early(matcher, subject, "subscriber:eve")
+        claim = {"responder": "subscriber:eve", "channel": "sms", "scope": "replies:channel"}
+        return [eve, await early(matcher, subject, "client:sms", **claim)]
+
+    def told(answers: list[Any]) -> list[Any]:
+        return [
+            (one.status_code, one.json().keys(), one.headers.keys() - {"date"}) for one in answers
+        ]
+
+    nothing = told(await strangers())
+    assert nothing[0][0] == 202
+    opened = (await ask(matcher, expires_at=(clock.now() + timedelta(hours=1)).isoformat())).json()
+    before = await matcher.get(opened["id"])
+    assert told(await strangers()) == nothing, "open"
+    clock.shift(timedelta(hours=2))
+    matcher.announced("relay.waitpoints")
+    assert told(await strangers()) == nothing, "overdue"
+    assert matcher.announced("relay.waitpoints") == []
+    assert (await early(matcher, subject)).json()["code"] == "waitpoint_expired"
+    assert told(await strangers()) == nothing, "closed"
+    listed = await matcher.call("GET", f"/v1/waitpoints/{opened['id']}/rejections")
+    reasons = Counter(one["reason"] for one in listed.json()["items"])
+    assert reasons == {"responder_not_listed": 2, "waitpoint_expired": 1}, "2 when it opened"
+    assert before["revision"] == 3
+
+    # What is held meets the next waitpoint of the key, and its list of responders.
+    again = (await ask(matcher)).json()
+    assert again["state"] == "open"
+    assert (await early(matcher, subject, "subscriber:eve")).status_code == 202
+    await matcher.call("POST", f"/v1/waitpoints/{again['id']}/cancel")
+    lists_her = (await ask(matcher, responders=["subscriber:eve"])).json()
+    assert lists_her["resolution"]["responder"] == "subscriber:eve"
+
+
+async def test_reply_by_key_is_seen_by_waiter_and_operator(matcher: Any) -> None:
+    """They may see the waitpoint, so they are told and recorded."""
+    opened = (await ask(matcher)).json()
+    waiter = await early(matcher, opened, "agent:a")
+    operator = await early(matcher, opened, "client:ops", scope=f"{REPLIER} operator")
+    assert [one.json()["code"] for one in (waiter, operator)] == [
+        "responder_is_waiter",
+        "responder_not_listed",
+    ]
+    assert matcher.one("select count(*) from matcher.rejection") == 2
 
 
 async def test_reply_by_key_finds_the_newest_by_the_database_clock(

@@ -107,7 +107,7 @@ def test_look_back_walks_each_slice_in_order_of_arrival(database_once: Database)
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 KEYS = {"key_hashes": [1], "event_types": ["t"], "correlation_keys": ["k"], "waiters": ["w"]}
-BY_ID = {"ids": [NOBODY], "callers": ["a"], "sees_all": [True], "responders": ["b"]}
+WHO = {"callers": ["a"], "sees_all": [True], "responders": ["b"]}
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,15 @@ BY_ID = {"ids": [NOBODY], "callers": ["a"], "sees_all": [True], "responders": ["
         (
             "replying",
             "lock_targets",
-            BY_ID,
+            {"ids": [NOBODY], **WHO},
             ["id = k.id", "waitpoint_id = p.id", "waitpoint_id = w.id"],
         ),
-        ("replying", "lock_targets_by_key", {**KEYS, "responders": ["b"]}, ["id = k.id"]),
+        (
+            "replying",
+            "lock_targets_by_key",
+            {**KEYS, **WHO},
+            ["id = k.id", "waitpoint_id = p.id", "waitpoint_id = w.id"],
+        ),
         ("opening", "lock_own", KEYS, ["correlation_key = k.correlation_key", "id = o.id"]),
         (
             "opening",
