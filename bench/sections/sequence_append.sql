@@ -3,7 +3,7 @@
 create sequence if not exists ceiling.seq start 1000000000;
 create or replace function ceiling.append_v1(tenants text[], environments text[], owners text[], boxes bigint[],
   message_ids uuid[], kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[],
-  waitpoint_ids text[], supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true)
+  waitpoint_ids text[], supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true, again boolean default false)
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off
   set enable_material = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$

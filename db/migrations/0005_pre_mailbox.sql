@@ -128,6 +128,7 @@ create table mailbox.dead_letter (
   constraint dead_letter_one_per_record primary key (tenant, environment, mailbox_id, seq)
 );
 create index dead_letter_by_death on mailbox.dead_letter (died_at);
+create index dead_letter_by_message on mailbox.dead_letter (mailbox_id, message_id);
 
 create table mailbox.cursor (
   tenant text collate "C" not null,
@@ -206,6 +207,17 @@ create table mailbox.fan_out (
   queued_at timestamptz not null default relay.now()
 ) with (fillfactor = 70);
 create index fan_out_queue on mailbox.fan_out (queued_at, id);
+
+-- What retention by count took away unacknowledged, a row an append, until the sweeper has counted it.
+create table mailbox.trimmed (unacked bigint not null);
+
+-- What the gauges of every process show, and when one of them measures anew.
+create table mailbox.measured (
+  only_one boolean primary key default true constraint measured_is_one_row check (only_one),
+  due_at timestamptz not null default '-infinity',
+  figures jsonb not null default '{}'
+);
+insert into mailbox.measured default values;
 
 -- What a tenant chose; null means the default of relay_common.limits.
 create table mailbox.tenant_setting (

@@ -82,10 +82,10 @@ end $$;
 -- it may be as old as the empty tables.
 -- hinted says that the owner has to be woken now; within a second of its last hint it becomes due instead (ADR 14), and
 -- at once where the caller is not `announcing`. What a record supersedes is acked in the same step, whoever holds it or asks
--- with it.
+-- with it, dead or alive. `again` appends what the stream has had before.
 create function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[], message_ids uuid[],
   kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[], waitpoint_ids text[],
-  supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true)
+  supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true, again boolean default false)
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_material = off
   set enable_sort = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
@@ -149,7 +149,7 @@ begin
       and r.mailbox_id = i.mailbox_id and r.message_id between i.message_id and i.message_id
       and r.appended_at between since and until and r.appended_at >= i.oldest_at
       order by r.message_id limit 1) r on true
-    where r.found is null
+    where again or r.found is null
   ), advanced as (
     update mailbox m
     set head = f.last_seq, epoch = f.epoch, appended_at = f.appended_at, oldest_at = coalesce(m.oldest_at, f.appended_at),
@@ -187,13 +187,15 @@ begin
   from fresh f
   order by f.ord;
 
-  -- Acknowledgements hold deliveries without a head, in this order; an "acked" of theirs that came first stands.
+  -- Acknowledgements hold deliveries without a head, in this order; an "acked" of theirs that came first stands. Of a message that
+  -- was redriven into a new record only the newest can still wait.
   if cardinality(array_remove(supersedes, null)) > 0 then
     with superseded as materialized (
       select r.tenant, r.environment, r.mailbox_id, r.seq, r.appended_at
       from unnest(boxes, supersedes) w(box, message_id)
       cross join lateral (select r.* from record r where r.tenant = tenants[w.box] and r.environment = environments[w.box]
-        and r.mailbox_id = ids[w.box] and r.message_id between w.message_id and w.message_id order by r.message_id limit 1) r
+        and r.mailbox_id = ids[w.box] and r.message_id between w.message_id and w.message_id
+        order by r.message_id desc, r.appended_at desc limit 1) r
       order by r.mailbox_id, r.seq
     ), locked as materialized (
       select s.* from superseded s
@@ -205,18 +207,25 @@ begin
     ), taken as (
       delete from delivery d using locked l
       where d.tenant = l.tenant and d.environment = l.environment and d.mailbox_id = l.mailbox_id and d.seq = l.seq
-      returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at, d.deliveries)
-    update record r set acked_deliveries = t.deliveries from taken t
+      returning d.tenant, d.environment, d.mailbox_id, d.seq, d.appended_at, d.deliveries
+    ), buried as (
+      delete from dead_letter x using unnest(boxes, supersedes) w(box, message_id)
+      where x.tenant = tenants[w.box] and x.environment = environments[w.box] and x.mailbox_id = ids[w.box]
+        and x.message_id = w.message_id
+      returning x.tenant, x.environment, x.mailbox_id, x.seq, x.appended_at, x.deliveries)
+    update record r set acked_deliveries = t.deliveries from (select * from taken union all select * from buried) t
     where r.tenant = t.tenant and r.environment = t.environment and r.mailbox_id = t.mailbox_id and r.seq = t.seq
       and r.appended_at = t.appended_at;
   end if;
 
   -- Retention by count, only looked at closely when some mailbox of the batch may have too many.
-  perform trim_v1(m.tenant, m.environment, m.id, m.head - s.max_records + 1)
-  from mailbox m
+  insert into trimmed (unacked)
+  select sum(t.unacked) from mailbox m
   cross join lateral settings_v1(m.tenant, m.environment) s
+  cross join lateral (select trim_v1(m.tenant, m.environment, m.id, m.head - s.max_records + 1) as unacked) t
   where m.id = any(ids) and m.head - m.oldest >= (select least(1000000, min(t.max_records)) from tenant_setting t)
-    and m.head - m.oldest >= s.max_records;
+    and m.head - m.oldest >= s.max_records
+  having sum(t.unacked) > 0;
 end $$;
 
 -- The next `wanted` records after `since` up to `head`, in seq order, found by their seq whatever the statistics say.

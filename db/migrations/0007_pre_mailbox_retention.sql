@@ -88,8 +88,8 @@ begin
   return removed;
 end $$;
 
--- Dead letters back into their stream: available under their old seq where the record is retained, else appended again as
--- a new record. Delivery counts start anew. The caller holds the head. Null seqs mean all, at most `wanted`.
+-- Dead letters back into their stream: available under their old seq where the record is retained, else the same message
+-- appended again, so that what supersedes it finds it. Delivery counts start anew. The caller holds the head. Null seqs mean all, at most `wanted`.
 create function mailbox.redrive_v1(p_tenant text, p_environment text, p_mailbox_id bigint, seqs bigint[], wanted int)
 returns bigint language plpgsql set search_path = mailbox, relay, pg_temp as $$
 declare
@@ -116,11 +116,9 @@ begin
   where m.tenant = p_tenant and m.environment = p_environment and m.id = p_mailbox_id and cardinality(revived) > 0;
 
   perform append_v1(array[p_tenant], array[p_environment], array[here.owner], array_agg(1::bigint),
-    array_agg(encode(substr(sha256(convert_to(concat_ws(':', 'redriven', v.message_id, v.died_at), 'UTF8')), 1, 16), 'hex')::uuid
-      order by v.seq),
-    array_agg(v.kind order by v.seq), array_agg(v.type order by v.seq), array_agg('available'::text),
+    array_agg(v.message_id order by v.seq), array_agg(v.kind order by v.seq), array_agg(v.type order by v.seq), array_agg('available'::text),
     array_agg(v.trust order by v.seq), array_agg(null::text), array_agg(null::text), array_agg(v.waitpoint_id order by v.seq),
-    array_agg(null::uuid), array_agg(true), array_agg(v.body order by v.seq), false)
+    array_agg(null::uuid), array_agg(true), array_agg(v.body order by v.seq), false, true)
   from unnest(again) v having count(*) > 0;
   return coalesce(cardinality(revived), 0) + coalesce(cardinality(again), 0);
 end $$;

@@ -3,7 +3,7 @@ create sequence mailbox.plain;
 grant usage, select on sequence mailbox.plain to public;
 create or replace function mailbox.append_v1(tenants text[], environments text[], owners text[], boxes bigint[],
   message_ids uuid[], kinds text[], types text[], states text[], trusts text[], relationships text[], senders text[],
-  waitpoint_ids text[], supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true)
+  waitpoint_ids text[], supersedes uuid[], wakings boolean[], bodies bytea[], announcing boolean default true, again boolean default false)
 returns table (ord bigint, mailbox_id bigint, epoch bigint, seq bigint, appended_at timestamptz, hinted boolean)
 language plpgsql set search_path = mailbox, relay, pg_temp as $$
 #variable_conflict use_column

@@ -18,6 +18,7 @@ READ = queries.load("relay_mailbox", "record")["read_page"]
 LOCK = queries.load("relay_mailbox", "mailbox")["lock_mailboxes"]
 LEASE = queries.load("relay_mailbox", "lease")["lease_records"]
 ACK = queries.load("relay_mailbox", "lease")["acknowledge"]
+REDRIVE = queries.load("relay_mailbox", "dead_letter")["redrive"]
 AGENT = "agent:planner"
 TENANT = {"tenant": "acme", "environment": "prod"}
 
@@ -255,3 +256,36 @@ def test_what_is_superseded_while_it_is_acknowledged_is_acked_once_and_nobody_wa
     assert set(results) == {"acked", "already_acked"}, "each was first, sometimes"
     left = "select count(*) from mailbox.delivery where state = 'leased'"
     assert database.owner.execute(left).fetchone()[0] == 0
+
+
+@pytest.mark.spec("ES-CLOSE")
+def test_what_is_superseded_while_it_is_redriven_is_not_leasable(conns, database):
+    """Whichever of the two has the head first."""
+    appender, redriver, *_ = conns
+    released = threading.Barrier(2)
+    found: set[int] = set()
+    for number in range(200):
+        asked = a_record(f"agent:{number}")
+        with appender.transaction():
+            box = append_records(appender, [asked])[0].mailbox_id
+            appender.execute("update delivery set deliveries = 9 where mailbox_id = %s", (box,))
+            died = "select dead_letter_exhausted_v1('acme', 'prod', %s, 1, 1, relay.now())"
+            assert appender.execute(died, (box,)).fetchone() == (1,)
+
+        def supersede(asked=asked) -> None:
+            settled = superseding(asked.to.owner, asked.message_id)
+            released.wait(30)
+            with appender.transaction():
+                append_records(appender, [settled])
+
+        with in_background(supersede) as superseded:
+            released.wait(30)
+            with redriver.transaction():
+                redriver.execute(LOCK, {**TENANT, "owners": [asked.to.owner]})
+                given = {**TENANT, "mailbox_id": box, "seqs": None, "wanted": 10}
+                found.add(redriver.execute(REDRIVE, given).fetchone()[0])
+            superseded.result(60)
+    assert found == {0, 1}, "each was first, sometimes"
+    left = "select count(*) from mailbox.delivery where seq = 1"
+    assert database.owner.execute(left).fetchone()[0] == 0
+    assert database.owner.execute("select count(*) from mailbox.dead_letter").fetchone()[0] == 0

@@ -108,7 +108,10 @@ def sweepers(
         "expire_keys": (settings.sweep_seconds, expire_keys),
         "dead_letter_exhausted": (settings.sweep_seconds, sweeper.dead_letter_exhausted),
         "announce_hints": (settings.hint_seconds, partial(sweeper.announce_hints, appending)),
-        "measure": (settings.measure_seconds, sweeper.measure),
+        "measure": (
+            settings.measure_seconds,
+            partial(sweeper.measure, settings.measure_seconds),
+        ),
         "open_slices": (3600.0, sweeper.open_slices),
     }
     return [

@@ -13,6 +13,11 @@ select drop_slices_v1(least(
 -- Retention by age of up to so many mailboxes; how many were due, and what of theirs was not acknowledged
 select mailboxes, unacked from expire_records_v1(%(wanted)s)
 
+-- name: count_trimmed
+-- What the count took away unacknowledged since somebody last asked
+with counted as (delete from trimmed returning unacked)
+select coalesce(sum(unacked), 0)::bigint from counted
+
 -- name: expire_dead_letters
 -- Dead letters nobody redrove within the retention
 select expire_dead_letters_v1(%(wanted)s)

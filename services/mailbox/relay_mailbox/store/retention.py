@@ -27,6 +27,12 @@ def expire_records(conn: Connection, wanted: int) -> tuple[int, int]:
     return (0, 0) if row is None else (row[0], row[1])
 
 
+def count_trimmed(conn: Connection) -> int:
+    """Return how many unacknowledged records retention by count has taken away since the last
+    call, whoever made it."""
+    return one_row(conn, SQL["count_trimmed"])[0]
+
+
 def expire_dead_letters(conn: Connection, wanted: int) -> int:
     """Remove up to `wanted` dead letters older than the retention; return how many."""
     return first(conn, SQL["expire_dead_letters"], {"wanted": wanted})

@@ -190,6 +190,52 @@ async def test_a_redriven_record_that_dies_again_is_told_again(streams, reader, 
     assert [r["type"] for r in (await reader.lease(10))["records"]] == [NOTICE]
 
 
+@pytest.mark.spec("MB-ACKED", "ES-CLOSE")
+async def test_what_supersedes_a_dead_record_acks_it(streams, reader, clock, few, new_record):
+    """An invitation whose matter is closed does not come back by a redrive."""
+    asked = new_record(message_id=b"i" * 16)
+    streams.append(asked)
+    for _ in range(3):
+        await crash(reader, clock)
+    assert seqs(await reader.lease(10)) == [2], "the notice"
+    streams.append(new_record(supersedes=asked.message_id))
+    assert await dead(reader) == []
+    redriven = await reader.send("POST", "me/dead-letters/redrive", {"all": True})
+    assert redriven.json() == {"redriven": 0}
+    assert seqs(await reader.lease(10)) == [3]
+    shown = (await reader.get("me/records")).json()["records"][0]
+    assert (shown["state"], shown["deliveries"]) == ("acked", 3)
+
+
+@pytest.fixture
+async def died_long_ago(streams, reader, operator, clock, few, new_record) -> bytes:
+    """The id of a message that is in the dead-letter view and not in the stream any more."""
+    asked = new_record(message_id=b"i" * 16)
+    streams.append(asked)
+    for _ in range(3):
+        await crash(reader, clock)
+    assert seqs(await reader.lease(10)) == [2], "the notice"
+    await operator.send("PUT", "/v1/settings", {"retained_records": 2, "redeliveries": 2})
+    streams.fill(1, state="acked")
+    assert (await reader.get("me")).json()["oldest"] == 2
+    return asked.message_id
+
+
+@pytest.mark.spec("ES-CLOSE")
+@pytest.mark.parametrize("redriven", [False, True])
+async def test_what_supersedes_a_dead_record_past_the_retention_acks_it(
+    streams, reader, new_record, died_long_ago, redriven
+):
+    """Its message is appended again by a redrive: that copy is settled, too."""
+    if redriven:
+        await reader.send("POST", "me/dead-letters/redrive", {"all": True})
+        assert (await reader.counts())["available"] == 1
+    streams.append(new_record(supersedes=died_long_ago, state="acked"))
+    assert await dead(reader) == []
+    await reader.send("POST", "me/dead-letters/redrive", {"all": True})
+    assert (await reader.lease(10))["records"] == []
+
+
 async def test_redriving_what_is_no_longer_retained_appends_it_again(
     streams, reader, clock, few, database
 ):

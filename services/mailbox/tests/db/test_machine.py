@@ -133,8 +133,7 @@ class Mailbox(RuleBasedStateMachine):
             return
         superseded = data.draw(st.sampled_from(self.model.records))
         self.add([self.new("available", superseded.message_id)])
-        if superseded.state in {"held", "available", "leased"}:
-            superseded.state = "acked"
+        superseded.state = "acked"
 
     def new(self, state: str, supersedes: bytes | None = None) -> NewRecord:
         to = Owner("acme", "test", self.owner)

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 from relay_mailbox import sweeper
 from relay_mailbox.domain.record import Owner
+from relay_mailbox.store import measures
 
 AGENT = "agent:planner"
 
@@ -47,6 +48,18 @@ async def test_each_tenant_has_its_own_retention(streams, operator, reader, cloc
     assert sweeper.expire_due(streams.conn)["mailboxes_trimmed"] == 1
     assert await standing(reader) == (2, 1)
     assert streams.one("select oldest from mailbox where tenant = 'other'") == 1
+
+
+async def test_what_nobody_acknowledged_is_counted_whatever_takes_it(streams, operator, clock):
+    """By count at the append, by age in the sweep; each record once."""
+    await operator.send("PUT", "/v1/settings", {"retained_records": 5})
+    streams.fill(3, state="acked")
+    streams.fill(6)
+    streams.fill(2)
+    assert sweeper.expire_due(streams.conn)["unacked_records_expired"] == 3
+    assert sweeper.expire_due(streams.conn)["unacked_records_expired"] == 0
+    clock.shift(timedelta(days=8))
+    assert sweeper.expire_due(streams.conn)["unacked_records_expired"] == 5
 
 
 @pytest.mark.spec("MB-RESYNC")
@@ -153,7 +166,7 @@ async def test_the_gauges_say_what_is_there(streams, reader, clock):
     streams.fill(1, kind="early_event", state="held")
     await reader.lease(1)
     clock.shift(timedelta(seconds=20))
-    assert sweeper.measure(streams.conn) == {"streams_checked": 1, "streams_with_holes": 0}
+    assert sweeper.measure(30, streams.conn) == {"measured": 1}
     shown = REGISTRY.get_sample_value
     expected = {"available": 2, "leased": 1, "held": 1, "dead_lettered": 0}
     for state, records in expected.items():
@@ -166,5 +179,34 @@ def test_a_hole_is_seen(streams, database):
     """Case M14."""
     streams.fill(5)
     database.owner.execute("delete from mailbox.record where seq = 3")
-    assert sweeper.measure(streams.conn)["streams_with_holes"] == 1
+    sweeper.measure(30, streams.conn)
     assert REGISTRY.get_sample_value("relay_mailbox_streams_with_holes") == 1
+
+
+def test_one_process_measures_and_all_show_it(streams, database, clock):
+    shown = REGISTRY.get_sample_value
+    available = ("relay_mailbox_delivery_records", {"state": "available"})
+    streams.fill(2)
+    with database.connect("relay_mailbox_stream") as measuring, measuring.transaction():
+        assert measures.take_turn(measuring) is not None
+        assert sweeper.measure(30, streams.conn) == {}, "another does it"
+    assert sweeper.measure(30, streams.conn) == {"measured": 1}
+    streams.fill(1)
+    clock.shift(timedelta(seconds=29))
+    assert sweeper.measure(30, streams.conn) == {}
+    assert shown(*available) == 2
+    clock.shift(timedelta(seconds=2))
+    assert sweeper.measure(30, streams.conn) == {"measured": 1}
+    assert shown(*available) == 3
+
+
+def test_measuring_takes_a_hundredth_of_the_time(streams, clock):
+    clock.freeze()
+    with streams.conn.transaction():
+        began = measures.take_turn(streams.conn)
+        clock.shift(timedelta(seconds=7))
+        measures.keep(streams.conn, {"available": 1}, began, 30)
+    clock.shift(timedelta(seconds=692))
+    assert sweeper.measure(30, streams.conn) == {}
+    clock.shift(timedelta(seconds=1))
+    assert sweeper.measure(30, streams.conn) == {"measured": 1}

@@ -78,7 +78,7 @@ def test_open_and_prepared_transactions_hold_no_other_stream_back(server):
     with connect(role, "test") as conn, psycopg.connect(role) as preparing:
         append(preparing, "agent:prepared")
         preparing.execute("prepare transaction 'left behind'")
-        sweeper.measure(conn)
+        sweeper.measure(30, conn)
         assert REGISTRY.get_sample_value("relay_mailbox_prepared_transactions") == 1
         assert [append(conn) for _ in range(3)] == [[1], [2], [3]]
         head = "select head from mailbox where owner = %s"
