@@ -11,6 +11,7 @@ import pytest
 from relay_common.cursors import Cursors
 from relay_common.db import open_pool
 from relay_matcher.http.desk import create_desk
+from relay_matcher.store import matching, opening
 
 KIT = Path(__file__).parents[2] / "services" / "matcher" / "tests" / "conftest.py"
 specification = importlib.util.spec_from_file_location("matcher_kit", KIT)
@@ -36,3 +37,14 @@ async def desks(request: pytest.FixtureRequest, matcher: Any) -> AsyncIterator[l
             cursors = Cursors(b"a secret of tests")
             found.append(create_desk(pool, matcher.plumbing, cursors, matcher.access))
         yield found
+
+
+@pytest.fixture
+def no_key_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches the locks of match keys off, for events and for calls."""
+    for module in (matching, opening):
+        off = {
+            **module.SHARED,
+            "lock_match_keys": "select cardinality(%(key_hashes)s::bigint[])",
+        }
+        monkeypatch.setattr(module, "SHARED", off)

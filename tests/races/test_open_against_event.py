@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ from relay_common.ids import new_id
 from relay_common.match_key import MatchKey
 from relay_common.tokens import Caller
 from relay_matcher.domain.waitpoint import Opening
-from relay_matcher.store import matching, opening
 
 PAIRS = 2_000
 AT_ONCE = 4  # keys that one barrier releases: the machine's cores are fewer anyway
@@ -78,16 +76,6 @@ def outcomes(matcher: Any) -> dict[str, int]:
     return {"broken": matcher.one(BROKEN), "held": matcher.one(LEFT_OVER)}
 
 
-def without_key_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch the lock statement off on both sides."""
-    for module in (matching, opening):
-        off: Mapping[str, str] = {
-            **module.SHARED,
-            "lock_match_keys": "select cardinality(%(key_hashes)s::bigint[])",
-        }
-        monkeypatch.setattr(module, "SHARED", off)
-
-
 @pytest.mark.spec("WP-EARLY-OPEN")
 async def test_every_waitpoint_resolves_once_whatever_comes_first(matcher: Any) -> None:
     await race(matcher, PAIRS // AT_ONCE, AT_ONCE, 1)
@@ -109,11 +97,9 @@ async def test_fifty_waiters_on_one_key_all_resolve(matcher: Any) -> None:
     assert outcomes(matcher) == {"broken": 0, "held": 0}
 
 
-async def test_without_the_key_lock_waiters_are_left_behind(
-    matcher: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_key_lock")
+async def test_without_the_key_lock_waiters_are_left_behind(matcher: Any) -> None:
     """The lock is what holds the rule: switched off, the same race breaks it."""
-    without_key_lock(monkeypatch)
     for _ in range(20):
         await race(matcher, 50, AT_ONCE, 1)
         if outcomes(matcher)["broken"]:
