@@ -1,13 +1,12 @@
 """The HTTP side, the same in every service: problems, callers, idempotency keys, strict bodies."""
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Protocol, cast
+from typing import Protocol, cast
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic_core import ErrorDetails
 from starlette.applications import Starlette
@@ -21,18 +20,15 @@ from relay_common.errors import (
     IdempotencyKeyInvalid,
     IdempotencyKeyRequired,
     InsufficientScope,
-    InvalidToken,
-    Json,
     MalformedRequest,
     MethodNotAllowed,
     NotFound,
     RelayError,
-    UnsupportedMediaType,
     ValidationFailed,
 )
 from relay_common.idempotency import Attempt, fingerprint
 from relay_common.middleware import BodyLimit, Edge
-from relay_common.strict_json import parse
+from relay_common.routes import StrictRequest, StrictRoute, Verifier, authenticate
 from relay_common.tokens import Caller
 from relay_common.wire import limit_in, refused, told
 
@@ -45,16 +41,7 @@ PROBLEM: dict[int | str, dict[str, object]] = {
         "content": {"application/problem+json": {"schema": {"type": "object"}}},
     }
 }
-Handle = Callable[[Request], Coroutine[object, object, Response]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-
-
-class Verifier(Protocol):
-    """Tells who a token speaks for (TokenVerifier)."""
-
-    async def verify(self, token: str) -> Caller:
-        """Return the caller. Raises InvalidToken."""
-        ...
 
 
 class Ready(Protocol):
@@ -65,50 +52,15 @@ class Ready(Protocol):
         ...
 
 
-class StrictRequest(Request):
-    """A request whose JSON is read by Relay's rules."""
-
-    async def json(self) -> Json:
-        """Return the body. Raises UnsupportedMediaType or MalformedJson."""
-        if not hasattr(self, "_json"):
-            self._json = parse(await self.body()) if is_json(self) else not_json(self)
-        return self._json
-
-
-def is_json(request: Request) -> bool:
-    """Tell whether the body says it is JSON."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return media == "application/json" or (media.startswith("application/") and "+json" in media)
-
-
-def not_json(request: Request) -> Json:
-    """Refuse a body of another type."""
-    found = "another" if request.headers.get("content-type") else "no"
-    raise UnsupportedMediaType(f"Expected Content-Type application/json, found {found} type.")
-
-
-class StrictRoute(APIRoute):
-    """A route with a JSON body: first who calls, then the body by Relay's rules."""
-
-    def get_route_handler(self) -> Handle:
-        """Return the handler of this route."""
-        handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
-
-        async def strict(request: Request) -> Response:
-            given = StrictRequest(request.scope, request.receive)
-            await authenticate(given)
-            if await given.body():
-                await given.json()
-            return await handle(given)
-
-        return strict
-
-
 def create_router(prefix: str = "") -> APIRouter:
     """Return a router for the routes of one noun."""
     return APIRouter(prefix=prefix, route_class=StrictRoute, responses=PROBLEM)
+
+
+def add_routes(app: FastAPI, *routers: APIRouter) -> None:
+    """Let `app` serve the routes of `routers` as its own, asked one after the other."""
+    for router in routers:
+        app.router.routes.extend(router.routes)
 
 
 def create_app(
@@ -186,18 +138,6 @@ def allowed_methods(request: Request) -> list[str]:
     return [m for m, scope in asked if any(r.matches(scope)[0] is Match.FULL for r in routes)]
 
 
-async def authenticate(request: Request) -> Caller:
-    """Return who calls, checked once a request. Raises InvalidToken."""
-    known: Caller | None = getattr(request.state, "caller", None)
-    if known is None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            raise InvalidToken
-        verifier = cast(Verifier, request.app.state.verifier)
-        known = request.state.caller = await verifier.verify(token.strip())
-    return known
-
-
 def caller(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
     """Return a dependency: who calls, with at least one of `scopes` (none named: any caller)."""
 
@@ -228,13 +168,14 @@ async def idempotency_key(request: Request) -> str:
     raise IdempotencyKeyInvalid
 
 
-def attempt(*leave_out: str) -> Callable[[Request, str], Awaitable[Attempt]]:
+def attempt(*leave_out: str) -> Callable[[Request], Awaitable[Attempt]]:
     """Return a dependency: this try of a mutating request.
 
     The payload without the fields of `leave_out` must be the same at every try of a key.
     """
 
-    async def tried(request: Request, key: Annotated[str, Depends(idempotency_key)]) -> Attempt:
+    async def tried(request: Request) -> Attempt:
+        key = await idempotency_key(request)
         who = await authenticate(request)
         return Attempt(
             tenant=who.tenant,
@@ -250,7 +191,8 @@ def attempt(*leave_out: str) -> Callable[[Request, str], Awaitable[Attempt]]:
 
 def route_path(request: Request) -> str:
     """Return the path of the route that serves `request`, with its parameters' names."""
-    return str(getattr(request.scope.get("route"), "path", request.url.path))
+    route = request.scope.get("route")
+    return request.url.path if route is None else str(route.path)
 
 
 async def payload(request: Request, leave_out: Collection[str]) -> bytes:

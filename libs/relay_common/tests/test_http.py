@@ -13,6 +13,7 @@ from relay_common import middleware
 from relay_common.combiner import answer
 from relay_common.errors import StoreUnavailable, WaitpointNotFound
 from relay_common.http import (
+    add_routes,
     attempt,
     caller,
     create_app,
@@ -93,7 +94,7 @@ async def down() -> Response:
 def app(issuer: Issuer) -> FastAPI:
     verifier = TokenVerifier(issuer.url, issuer.audience, issuer.fetch_jwks)
     made = create_app("things", "1", verifier)
-    made.include_router(router)
+    add_routes(made, router)
     return made
 
 

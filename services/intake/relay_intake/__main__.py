@@ -2,7 +2,7 @@
 
 import sys
 
-from relay_common.http import create_app
+from relay_common.http import add_routes, create_app
 from relay_common.limits import EVENTS_REQUEST_BYTES
 from relay_common.producer import Producer
 from relay_common.runtime import Loop, Readiness, ServiceProcess, run
@@ -35,7 +35,7 @@ def main() -> int:
     app = create_app(
         "Relay intake", "0.1.0", verifier_of(settings), request_limit=EVENTS_REQUEST_BYTES
     )
-    app.include_router(events_router(events))
+    add_routes(app, events_router(events))
 
     readiness = Readiness()
     broker = Probe(lambda: producer.client.list_topics(events.topic, timeout=2.0))

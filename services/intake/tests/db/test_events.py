@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from relay_common import limits
 from relay_common.avro import Codec
-from relay_common.http import create_app
+from relay_common.http import add_routes, create_app
 from relay_common.ids import decode_id
 from relay_common.match_key import MatchKey
 from relay_common.producer import Producer
@@ -47,7 +47,7 @@ def serve(issuer: Issuer) -> Serve:
         app: FastAPI = create_app(
             "intake", "1", verifier, request_limit=limits.EVENTS_REQUEST_BYTES
         )
-        app.include_router(events_router(EventTopic(producer, CODEC, topic, SEED)))
+        add_routes(app, events_router(EventTopic(producer, CODEC, topic, SEED)))
         headers = {
             "authorization": f"Bearer {issuer.token(scope='events:write')}",
             "idempotency-key": "key-1",

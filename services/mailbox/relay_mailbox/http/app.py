@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from relay_common.cursors import Cursors
 from relay_common.db import Pool
-from relay_common.http import Verifier, create_app
+from relay_common.http import add_routes, create_app
+from relay_common.routes import Verifier
 
 from relay_mailbox.http import contacts, mailboxes, tenant
 from relay_mailbox.http.paths import AsSent
@@ -38,6 +39,5 @@ def mailbox_app(parts: AppParts) -> FastAPI:
     app = create_app("Relay mailbox", "0.1.0", parts.verifier, lifespan)
     app.add_middleware(AsSent)
     app.state.surface = Surface.of(parts.pool, parts.seed, parts.cursors, parts.desk)
-    for router in (mailboxes.router, contacts.router, tenant.router):
-        app.include_router(router)
+    add_routes(app, mailboxes.router, contacts.router, tenant.router)
     return app

@@ -88,7 +88,7 @@ class Surface:
         )
 
 
-def surface(request: Request) -> Surface:
+async def surface(request: Request) -> Surface:
     """Return the surface of this app."""
     return cast(Surface, request.app.state.surface)
 

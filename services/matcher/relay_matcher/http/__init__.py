@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from relay_common.http import Verifier, create_app
+from relay_common.http import add_routes, create_app
+from relay_common.routes import Verifier
 
 from relay_matcher.http.conditions import conditions_router
 from relay_matcher.http.desk import Desk
@@ -27,9 +28,12 @@ def matcher_app(desk: Desk, verifier: Verifier) -> FastAPI:
             await desk.access.close()
 
     app = create_app("Relay matcher", "1", verifier, lifespan)
-    app.include_router(waitpoints_router(desk))
-    app.include_router(replies_router(desk))
-    app.include_router(events_router(desk))
-    app.include_router(conditions_router())
-    app.include_router(settings_router(desk))
+    add_routes(
+        app,
+        waitpoints_router(desk),
+        replies_router(desk),
+        events_router(desk),
+        conditions_router(),
+        settings_router(desk),
+    )
     return app
