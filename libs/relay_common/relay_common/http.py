@@ -78,6 +78,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Edge traces and counts; FastAPI's own logs would quote what exceptions say.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         responses=PROBLEM,
     )
     app.router.route_class = StrictRoute
