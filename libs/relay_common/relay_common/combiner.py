@@ -31,6 +31,8 @@ CallT_contra = TypeVar("CallT_contra", contravariant=True)
 
 MAX_BATCH = 256
 MAX_WAITING = 4096
+# Of the event loop before a batch: a request that has arrived is read, parsed and submitted.
+TURNS = 3
 REDONE_TOGETHER = 4  # connections that redoing one by one may hold at a time
 # A batch that lost against another transaction says nothing about its calls: each gets its own try.
 LOST_A_LOCK = (
@@ -141,6 +143,8 @@ class Combiner(Generic[CallT]):
         """Answer batch after batch until nobody waits."""
         try:
             while queue:
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
                 size = min(len(queue), MAX_BATCH)
                 self.sizes.observe(size)
                 await self.answer_batch(group, [queue.popleft() for _ in range(size)])

@@ -243,6 +243,7 @@ def listener(app: ASGIApp, host: str, port: int) -> Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # nothing asks where a request came from
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(DRAIN_SECONDS) - 1,
         )
