@@ -233,6 +233,18 @@ async def test_concurrent_calls_share_transactions(combiner: Combiner[Call[str]]
     assert [len(batch) for batch in shop.batches] == [256, 256, 88]
 
 
+async def test_a_call_whose_request_has_arrived_joins_the_batch(
+    combiner: Combiner[Call[str]], shop: Shop
+):
+    async def read_and_parsed() -> Answer:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return await send(combiner, a_call("k1", "n1"))
+
+    await asyncio.gather(send(combiner, a_call("k0", "n0")), read_and_parsed())
+    assert shop.batches == [["n0", "n1"]]
+
+
 async def test_tenants_never_share_a_transaction(combiner: Combiner[Call[str]], database: Database):
     tenants = [replace(WHO, tenant=f"tenant-{index % 3}") for index in range(30)]
     calls = [a_call(f"k{index}", f"n{index}", who) for index, who in enumerate(tenants)]
