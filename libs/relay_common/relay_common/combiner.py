@@ -22,8 +22,8 @@ from relay_common.errors import (
     RelayError,
     StoreUnavailable,
     Unauthorized,
-    problem,
 )
+from relay_common.problems import problem
 from relay_common.telemetry import histogram
 
 CallT = TypeVar("CallT")

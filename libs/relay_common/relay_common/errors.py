@@ -1,4 +1,4 @@
-"""Every error of Relay: one tree, one stable code each, rendered as RFC 9457 problems.
+"""Every error of Relay: one tree, one stable code each; problems.py renders them.
 
 Exception
 ├── Poison               a record that can never be processed: to the DLQ
@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
-
-MAX_LISTED = 1000  # a body full of faults must not buy an answer many times its size
 
 
 class Poison(Exception):
@@ -94,36 +92,6 @@ class RelayError(Exception):
 def default_detail(error: type[RelayError]) -> str:
     """Return the first sentence of the class, which is its message when nothing better is known."""
     return " ".join((error.__doc__ or "").split("\n\n")[0].split())
-
-
-def title(code: str) -> str:
-    """Return the short summary of `code`, the same for every occurrence."""
-    return code.replace("_", " ").capitalize()
-
-
-def problem(error: RelayError, instance: str | None = None) -> dict[str, Json]:
-    """Return the RFC 9457 body of `error`.
-
-    `instance` stays out by default: the bodies for unknown and foreign ids are equal byte for byte.
-    """
-    body: dict[str, Json] = {
-        "type": f"urn:relay:problem:{error.code}",
-        "title": title(error.code),
-        "status": error.status,
-        "detail": error.detail,
-        "code": error.code,
-    }
-    if instance is not None:
-        body["instance"] = instance
-    if error.limit is not None:
-        hit = error.limit
-        body["limit"] = {"name": hit.name, "value": hit.value, "got": hit.got}
-    if error.errors:
-        listed = error.errors[:MAX_LISTED]
-        body["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in listed]
-    if error.retry_after is not None:
-        body["retry_after"] = error.retry_after
-    return {**error.extra, **body}
 
 
 def catalogue(root: type[RelayError] = RelayError) -> Iterator[type[RelayError]]:

@@ -13,8 +13,8 @@ from relay_common.errors import (
     ValidationFailed,
     WaitpointNotFound,
     catalogue,
-    problem,
 )
+from relay_common.problems import MAX_LISTED, problem
 
 CATALOGUE = list(catalogue())
 
@@ -68,4 +68,4 @@ def test_a_body_full_of_faults_gives_a_bounded_answer():
     many = [FieldError(f"/{index}", "x") for index in range(5000)]
     listed = problem(ValidationFailed(errors=many))["errors"]
     assert isinstance(listed, list)
-    assert len(listed) == errors.MAX_LISTED
+    assert len(listed) == MAX_LISTED

@@ -6,7 +6,8 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
-from relay_common.errors import DeadlineRequired, UnknownField, ValidationFailed, problem
+from relay_common.errors import DeadlineRequired, UnknownField, ValidationFailed
+from relay_common.problems import problem
 from relay_common.wire import (
     Duration,
     KeyText,

@@ -9,6 +9,7 @@ from relay_common.outbox import ROW_BYTES, Addressed, NewRow
 
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.waitpoint import Active
+from relay_matcher.filling import filled
 from relay_matcher.operations import lifecycle
 
 LAYOUT = 3
@@ -26,27 +27,39 @@ ENCODE = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 DECODE = msgspec.msgpack.Decoder(ExpiriesRow).decode
 
 
+class ExpiriesBuilder:
+    """Collects waitpoints of one shard until a row is full."""
+
+    def __init__(self) -> None:
+        self.waitpoints: list[msgspec.Raw] = []
+        self.size = 0
+
+    def fits(self, waitpoint: msgspec.Raw) -> bool:
+        """Say whether one more waitpoint, packed, goes into this row."""
+        return not self.waitpoints or self.size + len(waitpoint) <= ROW_BYTES
+
+    def add(self, waitpoint: msgspec.Raw) -> None:
+        """Append one packed waitpoint."""
+        self.waitpoints.append(waitpoint)
+        self.size += len(waitpoint)
+
+    def payload(self, at: datetime) -> bytes:
+        """Return the row's bytes."""
+        return ENCODE((LAYOUT, at, self.waitpoints))
+
+
 def rows_of(
     announcer: Announcer, overdue: Sequence[Active], at: datetime, shards: int
 ) -> list[NewRow]:
     """Return the rows that announce that `overdue` expired at `at`, in their order in a shard."""
-    done: list[NewRow] = []
-    building: dict[int, list[msgspec.Raw]] = {}
-    sizes: dict[int, int] = {}
-
-    def finished(shard: int) -> NewRow:
-        payload = ENCODE((LAYOUT, at, building.pop(shard)))
-        return NewRow(shard, announcer.waitpoints, payload)
-
-    for waitpoint in overdue:
-        shard = outbox.shard_of(waitpoint.key.encoded(), shards)
-        one = msgspec.Raw(ENCODE(lifecycle.slim(waitpoint)))
-        sizes[shard] = sizes.get(shard, 0) + len(one)
-        if shard in building and sizes[shard] > ROW_BYTES:
-            done.append(finished(shard))
-            sizes[shard] = len(one)
-        building.setdefault(shard, []).append(one)
-    return [*done, *(finished(shard) for shard in list(building))]
+    placed = (
+        (
+            outbox.shard_of(waitpoint.key.encoded(), shards),
+            msgspec.Raw(ENCODE(lifecycle.slim(waitpoint))),
+        )
+        for waitpoint in overdue
+    )
+    return filled(announcer.waitpoints, placed, at, ExpiriesBuilder)
 
 
 def expand(announcer: Announcer, payload: bytes) -> list[Addressed]:

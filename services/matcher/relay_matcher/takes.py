@@ -15,6 +15,7 @@ from relay_common.outbox import ROW_BYTES, Addressed, NewRow
 from relay_matcher.announcement import Announcer
 from relay_matcher.domain.event import Event
 from relay_matcher.domain.waitpoint import Active
+from relay_matcher.filling import filled
 from relay_matcher.operations.lifecycle import event_json
 from relay_matcher.resolution import Resolutions
 
@@ -44,14 +45,16 @@ class TakesBuilder:
         self.takes: list[msgspec.Raw] = []
         self.size = 0
 
-    def fits(self, waitpoint: Active, event: Event) -> bool:
+    def fits(self, take: Take) -> bool:
         """Say whether one more take goes into this row; its small parts may exceed the size."""
+        waitpoint, event = take
         known = (event.key, event.event_id) in self.places
         size = len(waitpoint.opened) + (0 if known else len(event.value))
         return not self.takes or self.size + size <= ROW_BYTES
 
-    def add(self, waitpoint: Active, event: Event) -> None:
+    def add(self, take: Take) -> None:
         """Append one take."""
+        waitpoint, event = take
         known = (event.key, event.event_id)
         place = self.places.get(known)
         if place is None:
@@ -68,17 +71,8 @@ class TakesBuilder:
 
 def rows_of(announcer: Announcer, takes: Sequence[Take], at: datetime, shards: int) -> list[NewRow]:
     """Return the rows that announce `takes`, decided at `at`, in their order within a shard."""
-    done: list[NewRow] = []
-    building: dict[int, TakesBuilder] = {}
-    for waitpoint, event in takes:
-        shard = outbox.shard_of(waitpoint.key.encoded(), shards)
-        row = building.setdefault(shard, TakesBuilder())
-        if not row.fits(waitpoint, event):
-            done.append(NewRow(shard, announcer.waitpoints, row.payload(at)))
-            row = building[shard] = TakesBuilder()
-        row.add(waitpoint, event)
-    done.extend(NewRow(s, announcer.waitpoints, row.payload(at)) for s, row in building.items())
-    return done
+    placed = ((outbox.shard_of(take[0].key.encoded(), shards), take) for take in takes)
+    return filled(announcer.waitpoints, placed, at, TakesBuilder)
 
 
 def expand(announcer: Announcer, payload: bytes) -> list[Addressed]:

@@ -16,12 +16,11 @@ from relay_common.tokens import Caller
 from relay_matcher.domain.reply import Target
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
+from relay_matcher.operations.locked import locked, shown
 from relay_matcher.operations.plumbing import Plumbing
-from relay_matcher.operations.reading import waitpoint_json
 from relay_matcher.operations.ruling import tell_responders
 from relay_matcher.store import closing as store
 from relay_matcher.store import opening as shared
-from relay_matcher.store.replying import Wanted, lock_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,13 @@ async def cancel_waitpoints(
     Per call 200 with the waitpoint, also when it was cancelled already; or waitpoint_not_found,
     insufficient_scope, or waitpoint_closed when it is resolved or expired (api.md).
     """
-    wanted = [Wanted(call.given.id, call.caller, call.caller.sub) for call in calls]
-    locking = await lock_targets(conn, wanted)
-    reading = await store.read_clock(conn)
-    locked, at = await locking.result(), await reading.result()
+    found, at = await locked(conn, [(call.given.id, call.caller) for call in calls])
     batch = Batch()
     for place, call in enumerate(calls):
-        decide(batch, place, call, locked.get(place), at)
+        decide(batch, place, call, found.get(place), at)
     await close(plumbing, conn, batch, at)
     return [
-        batch.refused.get(place) or await answer(plumbing, conn, call)
+        batch.refused.get(place) or await shown(plumbing, conn, call.given.id, call.caller)
         for place, call in enumerate(calls)
     ]
 
@@ -106,15 +102,7 @@ async def close(plumbing: Plumbing, conn: AsyncConnection, batch: Batch, at: dat
     for waitpoint in overdue:
         messages += lifecycle.expired(announcer, waitpoint, at)
     for waitpoint, reason in batch.cancelled.values():
-        shown = None if reason is None else orjson.dumps(reason)
-        messages += lifecycle.cancelled(announcer, waitpoint, at, shown)
+        why = None if reason is None else orjson.dumps(reason)
+        messages += lifecycle.cancelled(announcer, waitpoint, at, why)
     messages += await tell_responders(conn, plumbing, [*overdue, *cancelled], at)
     await shared.announce(conn, messages, plumbing.shards)
-
-
-async def answer(
-    plumbing: Plumbing, conn: AsyncConnection, call: Call[Cancelling]
-) -> Answer | RelayError:
-    """Return the waitpoint as it is now."""
-    body = await waitpoint_json(plumbing, conn, call.given.id, call.caller)
-    return body if isinstance(body, RelayError) else Answer(200, body, lifecycle.JSON_TYPE)

@@ -14,12 +14,11 @@ from relay_common.idempotency import Call
 from relay_matcher.domain.reply import CLOSED, Target
 from relay_matcher.domain.waitpoint import Active
 from relay_matcher.operations import lifecycle
+from relay_matcher.operations.locked import locked, shown
 from relay_matcher.operations.plumbing import Plumbing
-from relay_matcher.operations.reading import waitpoint_json
 from relay_matcher.operations.ruling import tell_responders
 from relay_matcher.store import closing as store
 from relay_matcher.store import opening as shared
-from relay_matcher.store.replying import Wanted, lock_targets
 
 
 @dataclass(slots=True)
@@ -40,13 +39,10 @@ async def record_heartbeats(
     Per call 200 with the waitpoint, unchanged where it has no heartbeat interval; or
     waitpoint_not_found, insufficient_scope, or the state that ended it.
     """
-    wanted = [Wanted(call.given, call.caller, call.caller.sub) for call in calls]
-    locking = await lock_targets(conn, wanted)
-    reading = await store.read_clock(conn)
-    locked, at = await locking.result(), await reading.result()
+    found, at = await locked(conn, [(call.given, call.caller) for call in calls])
     beats = Beats()
     for place, call in enumerate(calls):
-        decide(beats, place, call, locked.get(place), at)
+        decide(beats, place, call, found.get(place), at)
     overdue = list(beats.overdue.values())
     await shared.expire_waitpoints(conn, overdue, at)
     await store.record_heartbeats(conn, list(beats.alive), at)
@@ -60,7 +56,7 @@ async def record_heartbeats(
     messages += await tell_responders(conn, plumbing, overdue, at)
     await shared.announce(conn, messages, plumbing.shards)
     return [
-        beats.refused.get(place) or await answer(plumbing, conn, call)
+        beats.refused.get(place) or await shown(plumbing, conn, call.given, call.caller)
         for place, call in enumerate(calls)
     ]
 
@@ -80,11 +76,3 @@ def decide(beats: Beats, place: int, call: Call[UUID], found: Target | None, at:
         beats.alive[call.given] = found.waitpoint
         if found.state == "stalled":
             beats.stalled.add(call.given)
-
-
-async def answer(
-    plumbing: Plumbing, conn: AsyncConnection, call: Call[UUID]
-) -> Answer | RelayError:
-    """Return the waitpoint as it is now."""
-    body = await waitpoint_json(plumbing, conn, call.given, call.caller)
-    return body if isinstance(body, RelayError) else Answer(200, body, lifecycle.JSON_TYPE)
