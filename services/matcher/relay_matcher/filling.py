@@ -13,11 +13,11 @@ Happened = TypeVar("Happened")
 class Row(Protocol[One_contra]):
     """A row that is being filled."""
 
-    def fits(self, one: One_contra) -> bool:
+    def fits(self, one: One_contra, /) -> bool:
         """Say whether `one` still goes into this row; an empty one takes anything."""
         ...
 
-    def add(self, one: One_contra) -> None:
+    def add(self, one: One_contra, /) -> None:
         """Append `one`."""
         ...
 

@@ -4,7 +4,7 @@ import itertools
 import socket
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,16 @@ from relay_matcher.operations.plumbing import Plumbing
 
 SHARDS = 2
 SCOPES = "waitpoints:write waitpoints:read waitpoints:reply events:read"
+REPLIER = "waitpoints:reply waitpoints:read"
 TENANT, ENVIRONMENT = "acme", "test"
+CONTENT = {"action": "refund", "amount": "19.99", "target": "order-1"}
+ACTIONS = ["approve", "deny"]
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "by": {"type": "string", "format": "date-time"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
 
 
 @dataclass
@@ -108,6 +117,63 @@ class Kit:
         assert found.status_code == 200, found.text
         return found.json()
 
+    # ---- people
+
+    async def ask(self, key: str = "q", **given: Any) -> httpx.Response:
+        """Open a question of agent:a to two people, or a review with actions."""
+        how = {n: given.pop(n) for n in ("who", "scope", "tenant") if n in given}
+        kind = given.pop("kind", "question")
+        closed = {"response_schema": SCHEMA} if kind == "question" else {"actions": ACTIONS}
+        body = {
+            "kind": kind,
+            "match": {"event_type": "refund.decided", "correlation_key": key},
+            "expires_at": (self.one("select relay.now()") + timedelta(hours=1)).isoformat(),
+            "responders": ["subscriber:ann", "subscriber:bob"],
+            "content": CONTENT,
+            **closed,
+            **given,
+        }
+        body = {name: value for name, value in body.items() if value is not None}
+        return await self.call("POST", "/v1/waitpoints", body, **how)
+
+    async def session(
+        self, waitpoint: str, who: str = "subscriber:ann", **body: Any
+    ) -> httpx.Response:
+        """Open a reply session."""
+        scope = body.pop("scope", REPLIER)
+        path = f"/v1/waitpoints/{waitpoint}/reply-sessions"
+        return await self.call("POST", path, body, who=who, scope=scope)
+
+    async def reply(
+        self, waitpoint: Mapping[str, Any], who: str = "subscriber:ann", **given: Any
+    ) -> httpx.Response:
+        """Open a session and reply in it; fields of the reply may be given."""
+        scope = given.pop("scope", REPLIER)
+        claim = {n: given[n] for n in ("responder", "channel") if n in given}
+        if "reply_session" not in given:
+            opened = await self.session(waitpoint["id"], who, **claim, scope=scope)
+            given["reply_session"] = opened.json().get("reply_session", "rs_none")
+        body = {"subject_digest": waitpoint["subject_digest"], **given}
+        if "response" not in body and "decision" not in body:
+            body["response"] = {"ok": True}
+        path = f"/v1/waitpoints/{waitpoint['id']}/replies"
+        return await self.call("POST", path, body, who=who, scope=scope)
+
+    async def reply_by_key(
+        self, subject: Mapping[str, Any], who: str = "subscriber:ann", **given: Any
+    ) -> httpx.Response:
+        """Reply by match key for the digest of `subject`; fields of the reply may be given."""
+        scope = given.pop("scope", REPLIER)
+        body = {
+            "waiter": "agent:a",
+            "event_type": "refund.decided",
+            "correlation_key": "q",
+            "subject_digest": subject["subject_digest"],
+            "response": {"ok": True},
+            **given,
+        }
+        return await self.call("POST", "/v1/replies", body, who=who, scope=scope)
+
     # ---- topic
 
     def record(self, value: bytes | None, **given: Any) -> Record:
@@ -116,7 +182,7 @@ class Kit:
 
     def value(self, key: str = "k", **given: Any) -> bytes:
         """Return an event's Avro value; `data` may be any JSON."""
-        return self.plumbing.codec.encode("relay.events.v1", event_fields(key, **given))
+        return self.plumbing.codec.encode("relay.events.v1", fields_of_event(key, **given))
 
     def deliver(
         self, *values: bytes | None, conn: psycopg.Connection[Any] | None = None
@@ -186,7 +252,7 @@ def in_seconds(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()  # noqa: TID251 - a client
 
 
-def event_fields(key: str, **given: Any) -> dict[str, Any]:
+def fields_of_event(key: str, **given: Any) -> dict[str, Any]:
     """Return the fields of an event with its own id."""
     data = given.pop("data", {"amount": 10})
     fields = {
@@ -205,6 +271,12 @@ def event_fields(key: str, **given: Any) -> dict[str, Any]:
         "data": data if data is None or isinstance(data, bytes) else orjson.dumps(data),
     }
     return {**fields, **given}
+
+
+@pytest.fixture
+def event_fields() -> Callable[..., dict[str, Any]]:
+    """The factory of events' fields."""
+    return fields_of_event
 
 
 def create_kit(database: Database, issuer: Issuer, access_url: str) -> Kit:

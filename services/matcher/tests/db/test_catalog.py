@@ -11,7 +11,7 @@ from relay_matcher.operations import sweeping
 
 CATALOG = yaml.safe_load((SCHEMA_DIR.parent / "events.yaml").read_text())
 LIFECYCLE = {"type", "id", "revision", "occurred_at", "waitpoint"}
-REPLIER = {"who": "subscriber:ann", "scope": "waitpoints:reply"}
+ONE = {"responders": ["subscriber:ann"]}
 NOT_BUILT = {"waitpoint.escalated"}
 
 
@@ -25,48 +25,25 @@ def declared() -> dict[str, tuple[set[str], set[str]]]:
     return found
 
 
-async def ask(matcher: Any, clock: Any, key: str, **given: Any) -> dict[str, Any]:
-    """Open a question of agent:a to ann."""
-    body = {
-        "kind": "question",
-        "match": {"event_type": "asked", "correlation_key": key},
-        "expires_at": (clock.now() + timedelta(hours=1)).isoformat(),
-        "responders": ["subscriber:ann"],
-        "content": {"n": 1},
-        "response_schema": {"type": "integer"},
-        **given,
-    }
-    opened = await matcher.call("POST", "/v1/waitpoints", body)
-    assert opened.status_code == 201, opened.text
-    return opened.json()
-
-
-async def reply(matcher: Any, opened: dict[str, Any], value: Any) -> int:
-    """Reply by match key."""
-    body = {
-        "waiter": "agent:a",
-        "event_type": "asked",
-        "correlation_key": opened["match"]["correlation_key"],
-        "subject_digest": opened["subject_digest"],
-        "response": value,
-    }
-    return (await matcher.call("POST", "/v1/replies", body, **REPLIER)).status_code
-
-
 @pytest.mark.spec("WP-EVENT-DELIVERY")
 async def test_every_event_has_the_members_of_the_catalog(matcher: Any, clock: Any) -> None:
-    early = {"match": {"correlation_key": "later"}, "subject_digest": "sha-256:x"}
-    assert await reply(matcher, early, 1) == 202
-    answered = await ask(matcher, clock, "answered", heartbeat_interval=60)
+    early = await matcher.reply_by_key({"subject_digest": "sha-256:x"}, correlation_key="later")
+    assert early.status_code == 202
+    answered = (await matcher.ask("answered", **ONE, heartbeat_interval=60)).json()
     clock.shift(timedelta(seconds=61))
     sweeping.stall_silent(matcher.stream, matcher.plumbing.announcer, 2)
     await matcher.call("POST", f"/v1/waitpoints/{answered['id']}/heartbeat")
-    assert [await reply(matcher, answered, value) for value in ("no", 1, 2)] == [422, 200, 409]
+    values = [{"ok": value} for value in ("no", True, False)]
+    replied = [
+        await matcher.reply_by_key(answered, correlation_key="answered", response=value)
+        for value in values
+    ]
+    assert [one.status_code for one in replied] == [422, 200, 409]
     for key, reason in (("given up", {"reason": "enough"}), ("dropped", {})):
-        opened = await ask(matcher, clock, key)
+        opened = (await matcher.ask(key, **ONE)).json()
         await matcher.call("POST", f"/v1/waitpoints/{opened['id']}/cancel", reason)
-    for key, default in (("silent", {}), ("defaulted", {"default_response": 0})):
-        await ask(matcher, clock, key, **default)
+    for key, default in (("silent", {}), ("defaulted", {"default_response": {"ok": False}})):
+        assert (await matcher.ask(key, **ONE, **default)).status_code == 201
     matcher.event("k", recipient="agent:a")
     assert (await matcher.open("k")).json()["state"] == "resolved"
     clock.shift(timedelta(hours=2))

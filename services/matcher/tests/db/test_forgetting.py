@@ -7,7 +7,6 @@ import pytest
 from psycopg import errors
 from relay_matcher.operations import sweeping
 
-REPLIER = "waitpoints:reply waitpoints:read"
 OPERATOR = {"who": "client:ops", "scope": "operator"}
 LEFT = """
 select (select count(*) from matcher.waitpoint), (select count(*) from matcher.responder),
@@ -21,42 +20,17 @@ def left(matcher: Any) -> tuple[int, ...]:
     return matcher.database.owner.execute(LEFT).fetchone()
 
 
-async def ask(matcher: Any, clock: Any, key: str) -> dict[str, Any]:
-    """Open a question of agent:a to ann and bob."""
-    body = {
-        "kind": "question",
-        "match": {"event_type": "asked", "correlation_key": key},
+async def test_closed_waitpoints_go_with_all_that_hangs_on_them(matcher: Any, clock: Any) -> None:
+    asked = {
         "expires_at": (clock.now() + timedelta(days=1)).isoformat(),
-        "responders": ["subscriber:ann", "subscriber:bob"],
-        "content": {"n": key},
-        "response_schema": {"type": "integer"},
         "tags": {"a": "1", "b": "2"},
     }
-    opened = await matcher.call("POST", "/v1/waitpoints", body)
-    assert opened.status_code == 201, opened.text
-    return opened.json()
-
-
-async def answer(matcher: Any, opened: dict[str, Any], who: str, value: Any) -> int:
-    """Reply by match key; return the status."""
-    body = {
-        "waiter": "agent:a",
-        "event_type": "asked",
-        "correlation_key": opened["match"]["correlation_key"],
-        "subject_digest": opened["subject_digest"],
-        "response": value,
-    }
-    replied = await matcher.call("POST", "/v1/replies", body, who=who, scope=REPLIER)
-    return replied.status_code
-
-
-async def test_closed_waitpoints_go_with_all_that_hangs_on_them(matcher: Any, clock: Any) -> None:
-    early = {"match": {"correlation_key": "q"}, "subject_digest": "sha-256:other"}
-    assert await answer(matcher, early, "subscriber:ann", 0) == 202
-    resolved = await ask(matcher, clock, "q")
-    assert await answer(matcher, resolved, "subscriber:bob", "no integer") == 422
-    assert await answer(matcher, resolved, "subscriber:ann", 1) == 200
-    expired = await ask(matcher, clock, "other")
+    early = await matcher.reply_by_key({"subject_digest": "sha-256:other"})
+    resolved = (await matcher.ask("q", **asked)).json()
+    bad = await matcher.reply_by_key(resolved, "subscriber:bob", response={"ok": "?"})
+    good = await matcher.reply_by_key(resolved)
+    assert [one.status_code for one in (early, bad, good)] == [202, 422, 200]
+    expired = (await matcher.ask("other", **asked)).json()
     clock.shift(timedelta(days=1))
     assert matcher.expire_due() == 1
     assert left(matcher) == (2, 4, 4, 2, 2, 1)

@@ -1,7 +1,7 @@
 """The matcher process on a real broker: the state is the waitpoint's, not that of its topics."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -15,21 +15,6 @@ from relay_common.testing.processes import ServiceRun, environment_of
 
 ANNOUNCED = ("relay.waitpoints", "relay.mailbox", "relay.topics")
 SCOPE = "waitpoints:write waitpoints:read waitpoints:reply"
-PAID = {
-    "tenant": "acme",
-    "environment": "test",
-    "event_type": "order.paid",
-    "correlation_key": "paid",
-    "source": "shop",
-    "id": "1",
-    "recipient": None,
-    "event_id": None,
-    "occurred_at": None,
-    "accepted_by": None,
-    "dataref_uri": None,
-    "dataref_digest": None,
-    "data": b'{"amount":1}',
-}
 
 
 class Matcher:
@@ -77,7 +62,7 @@ def waiting(database: Database) -> int:
 
 @pytest.mark.spec("WP-INV-7")
 def test_dropping_every_topic_changes_no_state(
-    matcher: Matcher, database: Database, topics: Topics
+    matcher: Matcher, database: Database, topics: Topics, event_fields: Callable[..., Any]
 ) -> None:
     later = database.owner.execute("select to_json(relay.now() + interval '1 hour')").fetchone()
     assert later is not None
@@ -100,7 +85,7 @@ def test_dropping_every_topic_changes_no_state(
         )
     }
     full = topics.prefix + "relay.events"
-    topics.produce(full, b"k", Codec().encode("relay.events.v1", PAID))
+    topics.produce(full, b"k", Codec().encode("relay.events.v1", event_fields("paid")))
     topics.flush()
 
     def states() -> dict[str, Any]:
