@@ -29,6 +29,7 @@ from bench.stage import Stage
 RATE = 0.1
 READERS = 4
 POLL_SECONDS = 0.05
+LEASED = 100
 WARM_EVENTS = 200
 QUIET_RATE = 20.0
 SHARES = (0.1, 0.5, 0.9)
@@ -168,7 +169,7 @@ def send(bootstrap: str, events: list[tuple[str, Message]], rate: float, times: 
 
 
 async def read(pipeline: Pipeline, times: Times, expected: int) -> None:
-    """Lease and acknowledge as the waiters do until all records are read."""
+    """Lease and acknowledge as the waiters do, a page every POLL_SECONDS and full ones at once."""
     deadline = time.monotonic() + runs.RUN_SECONDS
 
     async def reader(number: int) -> None:
@@ -177,7 +178,7 @@ async def read(pipeline: Pipeline, times: Times, expected: int) -> None:
         while len(times.leased) < expected:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"expected {expected} records, leased {len(times.leased)}")
-            if not await lease(connection, times):
+            if await lease(connection, times) < LEASED:
                 await asyncio.sleep(POLL_SECONDS)
 
     await asyncio.gather(*(reader(number) for number in range(READERS)))
@@ -185,7 +186,7 @@ async def read(pipeline: Pipeline, times: Times, expected: int) -> None:
 
 async def lease(connection: Connection, times: Times) -> int:
     """Lease what is there, note when, acknowledge it; return how many records there were."""
-    status, body = await connection.call("POST", "/v1/mailboxes/me/leases", {"max_records": 100})
+    status, body = await connection.call("POST", "/v1/mailboxes/me/leases", {"max_records": LEASED})
     if status not in (200, 201):
         raise RuntimeError(f"expected a lease, found {status}: {body[:200]!r}")
     leased = orjson.loads(body)

@@ -1,13 +1,14 @@
 -- name: lock_waitpoints
--- Find the active event waitpoints of each full key by the one index (stage 1), then lock them in id order.
+-- Find the active event waitpoints of each full key by the one index (stage 1), then lock them in id order, where they lie.
 -- Each step is fenced (limit, for update), so that no statistics make the planner turn the join round and scan the table. Active is
 -- `closed_at is null` here: the same rows, but it offers the planner no index of all active ones while the table is still empty.
+-- What moved between finding and locking comes without a place, and is to be looked for again.
 with waiting as materialized (
-  select k.place, c.tenant, c.environment, c.id
+  select k.place, c.ctid, c.id
   from unnest(%(tenants)s::text[], %(environments)s::text[], %(key_hashes)s::bigint[], %(event_types)s::text[], %(correlation_keys)s::text[])
     with ordinality k (tenant, environment, key_hash, event_type, correlation_key, place)
   cross join lateral (
-    select w.tenant, w.environment, w.id from waitpoint w
+    select w.ctid, w.id from waitpoint w
     where w.key_hash = k.key_hash and w.tenant = k.tenant and w.environment = k.environment and w.event_type = k.event_type
       and w.correlation_key = k.correlation_key and w.state in ('open', 'stalled') and w.kind = 'event'
     limit 1000000) c
@@ -15,10 +16,10 @@ with waiting as materialized (
 select w.ctid, q.place, w.id, w.waiter, w.kind::text, w.profile, w.condition, w.expires_at, w.revision, w.activation, w.deliver_topic,
   w.default_response, w.opened
 from waiting q
-cross join lateral (
+left join lateral (
   select p.ctid, p.* from waitpoint p
-  where p.tenant = q.tenant and p.environment = q.environment and p.id = q.id and p.closed_at is null
-  for update) w;
+  where p.ctid = q.ctid and p.closed_at is null
+  for update) w on true;
 
 -- name: read_clock
 -- Read the clock after the locks, take a block of arrival numbers after the clock, and tell where slices begin and end.

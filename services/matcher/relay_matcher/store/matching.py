@@ -70,6 +70,20 @@ class Found:
 def lock_and_find(conn: Connection, keys: Mapping[MatchKey, int], events: Sequence[Event]) -> Found:
     """Lock `keys` (key → hash) until the transaction ends, then find what stands against `events`.
 
+    A waitpoint that another transaction moved or closed between being found and being locked is
+    looked for again.
+    """
+    found = None
+    while found is None:
+        found = find_once(conn, keys, events)
+    return found
+
+
+def find_once(
+    conn: Connection, keys: Mapping[MatchKey, int], events: Sequence[Event]
+) -> Found | None:
+    """Return what stands against `events`; None when a waitpoint moved before it was locked.
+
     Four statements, each with a snapshot of its own, in one round trip: the locks of the keys, the
     active event waitpoints with their rows locked in id order, the repetitions, the clock
     (design D4, D5, D17).
@@ -82,8 +96,11 @@ def lock_and_find(conn: Connection, keys: Mapping[MatchKey, int], events: Sequen
         columns = {"key_hashes": hashes, "event_ids": ids}
         repeated = conn.execute(SQL["repeated_events"], columns, binary=True)
         clock = conn.execute(SQL["read_clock"], binary=True)
+    rows = locked.fetchall()
+    if any(row[0] is None for row in rows):
+        return None
     return Found(
-        waiting_of(keys, locked.fetchall()),
+        waiting_of(keys, rows),
         {row[0] - 1 for row in repeated},
         clock_of(conn, clock.fetchone()),
     )

@@ -1,10 +1,14 @@
 """Event waitpoints end to end: events and openings commute (design D1 to D5)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import orjson
 import pytest
+from relay_common.testing.wait import until
+
+WAITS = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
 
 
 @pytest.mark.spec("WP-KIND-EVENT", "WP-MATCH-EXACT", "WP-EVENT-CREATED", "WP-EVENT-RESOLVED")
@@ -31,6 +35,25 @@ async def test_event_resolves_the_waitpoint_that_waits(matcher: Any) -> None:
     assert resolved.record["owner"] == "agent:a"
     assert resolved.body["waitpoint"] == found
     assert resolved.headers["ce_type"] == b"waitpoint.resolved"
+
+
+MOVED = "update matcher.waitpoint set revision = revision + 1"
+CLOSED = "update matcher.waitpoint set state = 'cancelled', closed_at = relay.now()"
+
+
+@pytest.mark.parametrize(("meanwhile", "state"), [(MOVED, "resolved"), (CLOSED, "cancelled")])
+async def test_waitpoint_that_moves_before_it_is_locked_is_looked_for_again(
+    matcher: Any, meanwhile: str, state: str
+) -> None:
+    opened = (await matcher.open("order-1")).json()
+    with ThreadPoolExecutor(1) as pool:
+        with matcher.database.owner.transaction():
+            matcher.database.owner.execute(meanwhile)
+            delivered = pool.submit(matcher.event, "order-1")
+            pid = matcher.stream.info.backend_pid
+            until(lambda: matcher.one(WAITS, pid))
+        assert delivered.result(10) == []
+    assert (await matcher.get(opened["id"]))["state"] == state
 
 
 @pytest.mark.spec("WP-EARLY-HELD", "WP-EARLY-OPEN")

@@ -69,7 +69,7 @@ def test_match_goes_through_the_one_exact_key_index(database_once: Database) -> 
     assert "Index Scan using waitpoint_one_active_per_waiter_and_key" in shown
     assert "Seq Scan" not in shown
     assert "Hash Join" not in shown
-    assert "Index Scan using waitpoint_pkey on waitpoint p" in shown, "locked by their keys"
+    assert "Tid Scan on waitpoint p" in shown, "locked where they lie"
     assert "Sort Key: w_1.id" in shown, "found first, in id order"
     assert "LockRows" in shown, "and locked one by one in that order"
 
@@ -146,6 +146,37 @@ def test_waitpoints_are_found_by_their_keys(
     assert [one for one in conditions if f"({one})" not in searched] == [], shown
     assert "hashed" not in shown
     assert "Seq Scan" not in shown
+
+
+OTHERS = """
+insert into matcher.waitpoint (tenant, environment, id, key_hash, created_at, updated_at,
+  expires_at, kind, state, waiter, event_type, correlation_key, opened)
+select 'acme', 'test', gen_random_uuid(), n, c.at, c.at,
+  c.at + interval '1 day', 'event', 'open', 'agent:' || n % 10, 't', 'k' || n, '{}'
+from generate_series(1, 5000) n, relay.now() c (at)
+"""
+ANYTHING = {
+    "caller": "agent:nobody",
+    "sees_all": False,
+    "after": NOBODY,
+    "limit": 10,
+    "tag_names": [],
+    "tag_values": [],
+    **dict.fromkeys(["states", "kinds", "waiter", "responder", "event_type", "correlation_key"]),
+    "expires_before": None,
+}
+
+
+def test_list_of_a_caller_reads_what_is_his(database: Database) -> None:
+    """Not all that the tenant has, to find out that none of it is."""
+    database.owner.execute(OTHERS)
+    database.owner.execute("analyze matcher.waitpoint")
+    conn = database.connect("relay_matcher_http")
+    conn.execute("set relay.tenant = 'acme'")
+    conn.execute("set relay.environment = 'test'")
+    shown = plan(conn, queries.load("relay_matcher", "reading")["waitpoints"], ANYTHING)
+    assert "Bitmap Index Scan on waitpoint_by_waiter" in shown, shown
+    assert "BitmapOr" in shown
 
 
 def test_idempotency_keys_are_probed_one_by_one(database_once: Database) -> None:
