@@ -78,7 +78,7 @@ create table mailbox.record (
   sender text collate "C",
   waitpoint_id text collate "C",
   body bytea not null,
-  constraint record_seq_is_given_once primary key (tenant, environment, mailbox_id, seq, appended_at),
+  constraint record_seq_is_given_once primary key (mailbox_id, seq, tenant, environment, appended_at),
   constraint record_message_is_appended_once unique (mailbox_id, message_id, tenant, environment, appended_at)
 ) partition by range (appended_at);
 comment on column mailbox.record.acked_deliveries is 'how often it had been leased, once it is acked; before that the delivery row counts';
@@ -99,13 +99,13 @@ create table mailbox.delivery (
   lease_token uuid,
   lease_until timestamptz,
   available_at timestamptz,
-  constraint delivery_one_per_record primary key (tenant, environment, mailbox_id, seq),
+  constraint delivery_one_per_record primary key (mailbox_id, seq, tenant, environment),
   constraint delivery_lease_has_token_and_end check ((state = 'leased') = (lease_token is not null and lease_until is not null)),
   constraint delivery_held_is_not_leasable check (state <> 'held' or not leasable)
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
 -- What waits without being leasable: held records and the request box. The predicate names a column that a lease does not
 -- change, so that leasing stays a heap-only update.
-create index delivery_not_leasable on mailbox.delivery (tenant, environment, mailbox_id, seq) where not leasable;
+create index delivery_not_leasable on mailbox.delivery (mailbox_id, seq) where not leasable;
 comment on column mailbox.delivery.leasable is 'false for held records and for those still in the request box';
 
 create table mailbox.dead_letter (
