@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 import msgspec
-from relay_common.errors import DeadlinePassed, DeadlineTooFar, Json, RelayError
+from relay_common.errors import (
+    DeadlinePassed,
+    DeadlineTooFar,
+    FieldError,
+    Json,
+    RelayError,
+    ValidationFailed,
+)
 from relay_common.limits import WAIT_SECONDS
 from relay_common.match_key import MatchKey
 from relay_common.wire import rfc3339
@@ -94,6 +101,18 @@ class Active(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deliver_topic: str | None
     default_response: bytes | None
     opened: bytes
+
+
+def since_fault(since: datetime | None, at: datetime) -> RelayError | None:
+    """Return why a waitpoint opened at `at` may not look back to `since`, None when it may.
+
+    What arrives after the opening is always later than `since`: so it makes no difference whether
+    event or opening came first.
+    """
+    if since is None or since <= at:
+        return None
+    fault = f"expected a time up to {rfc3339(at)}, when the waitpoint opens, found a later one"
+    return ValidationFailed(errors=[FieldError("/accept_events_since", fault)])
 
 
 def deadline_fault(expires_at: datetime, at: datetime) -> RelayError | None:

@@ -27,7 +27,7 @@ from relay_common.wire import PageSize, Time
 from relay_matcher.domain.waitpoint import ACTIVE_STATES, Kind, Opening, State
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.forms import CancelIn, WaitpointIn, opening_of
-from relay_matcher.http.lists import list_scope, listed, page_of
+from relay_matcher.http.lists import list_scope, listed, page_of, unknown_filters
 from relay_matcher.operations.cancelling import Cancelling
 from relay_matcher.operations.lifecycle import JSON_TYPE
 from relay_matcher.operations.reading import (
@@ -179,8 +179,7 @@ def filter_of(query: WaitpointQuery, request: Request, who: Caller, after: UUID)
     faults = [FieldError("?tag", "expected name:value") for tag in query.tags if len(tag) != 2]
     if query.awaiting not in (None, "reply"):
         faults.append(FieldError("?awaiting", "expected reply"))
-    unknown = set(request.query_params) - KNOWN
-    faults += [FieldError(f"?{name}", "expected a filter of this list") for name in sorted(unknown)]
+    faults += unknown_filters(request, WaitpointQuery)
     if faults:
         raise ValidationFailed(errors=faults)
     states: list[str] | None = None if query.state is None else list(query.state)
@@ -205,20 +204,3 @@ def filter_of(query: WaitpointQuery, request: Request, who: Caller, after: UUID)
         tag_names=tuple(tag[0] for tag in query.tags),
         tag_values=tuple(tag[1] for tag in query.tags),
     )
-
-
-KNOWN = frozenset(
-    {
-        "state",
-        "kind",
-        "event_type",
-        "correlation_key",
-        "waiter",
-        "responder",
-        "tag",
-        "expires_before",
-        "awaiting",
-        "limit",
-        "cursor",
-    }
-)

@@ -14,7 +14,7 @@ from relay_common.outbox import OutMessage
 
 from relay_matcher.domain.rendering import opened_part
 from relay_matcher.domain.reply import Target
-from relay_matcher.domain.waitpoint import Active, Opening, deadline_fault
+from relay_matcher.domain.waitpoint import Active, Opening, deadline_fault, since_fault
 from relay_matcher.operations import lifecycle
 from relay_matcher.operations.counting import refuse_excess
 from relay_matcher.operations.early_reply import run_held
@@ -43,8 +43,8 @@ async def open_waitpoints(
     """Open waitpoints of one tenant in the open transaction of `conn` (spec, Early replies).
 
     Per call the answer 201 with the waitpoint, resolved already when a held event fits; or why it
-    is refused: waitpoint_already_active, deadline_passed, deadline_too_far, limit_exceeded or
-    look_back_exceeded.
+    is refused: waitpoint_already_active, deadline_passed, deadline_too_far, validation_failed (it
+    looks back from the future), limit_exceeded or look_back_exceeded.
     """
     openings = [call.given for call in calls]
     await store.lock_match_keys(conn, [opening.key_hash for opening in openings])
@@ -84,7 +84,7 @@ async def open_round(
     messages = [m for w in overdue for m in lifecycle.expired(plumbing.announcer, w, clock.at)]
     messages += await tell_responders(conn, plumbing, overdue, clock.at)
     refuse_active(this, own, clock)
-    refuse_deadlines(this, clock)
+    refuse_times(this, clock)
     standing = this.standing()
     waiting = await store.waiting_on_keys(conn, standing, ACTIVE_PER_MATCH_KEY.default)
     events = [opening for opening in standing if opening.kind == "event"]
@@ -146,10 +146,13 @@ def refuse_active(this: Round, own: Sequence[tuple[int, Active]], clock: store.C
             this.refused.setdefault(this.openings[place].id, error)
 
 
-def refuse_deadlines(this: Round, clock: store.Clock) -> None:
-    """Refuse deadlines that have passed or are too far away (spec, Two timeouts)."""
+def refuse_times(this: Round, clock: store.Clock) -> None:
+    """Refuse deadlines that have passed or are too far away (spec, Two timeouts), and to look back
+    from the future.
+    """
     for opening in this.standing():
-        fault = deadline_fault(opening.expires_at, clock.at)
+        at = clock.at
+        fault = deadline_fault(opening.expires_at, at) or since_fault(opening.since, at)
         if fault is not None:
             this.refused[opening.id] = fault
 

@@ -180,6 +180,20 @@ async def test_look_back_can_be_narrowed(matcher: Any, clock: Any) -> None:
     assert (await matcher.open("k", who="agent:b")).json()["state"] == "resolved"
 
 
+async def test_look_back_begins_no_later_than_the_opening(matcher: Any, clock: Any) -> None:
+    """Otherwise an event before it would count when it came after the opening, not when before."""
+    clock.freeze()
+    now = await matcher.open(
+        "k", accept_events_since=clock.now().isoformat(), expires_at=later(clock)
+    )
+    matcher.event("k")
+    assert (await matcher.get(now.json()["id"]))["state"] == "resolved"
+    ahead = (clock.now() + timedelta(seconds=1)).isoformat()
+    refused = await matcher.open("k", accept_events_since=ahead)
+    assert (refused.status_code, refused.json()["code"]) == (422, "validation_failed")
+    assert refused.json()["errors"][0]["pointer"] == "/accept_events_since"
+
+
 @pytest.mark.spec("WP-MATCH-NO-WILDCARD", "WP-OBJ-MATCH")
 async def test_only_the_exact_tuple_matches(matcher: Any) -> None:
     """W9: live and held, no scope leaks into another."""
