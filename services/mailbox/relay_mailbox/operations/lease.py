@@ -1,6 +1,7 @@
 """Lease, extend, release, acknowledge: set-based over the calls that came together."""
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -245,8 +246,8 @@ def acked_items(given: AckGiven, box: Mailbox) -> list[Item]:
 
 def ack_answer(seqs: Sequence[int], results: Sequence[AckResult]) -> Answer:
     """Return the answer to an acknowledgement, in the order of the request."""
-    for result in results:
-        counter("relay_mailbox_acks_total").labels(result).inc()
+    for result, count in Counter(results).items():
+        counter("relay_mailbox_acks_total").labels(result).inc(count)
     listed = [{"seq": s, "result": r} for s, r in zip(seqs, results, strict=True)]
     return rendered(200, {"results": listed})
 

@@ -4,8 +4,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from relay_common import queries
+from relay_common.arrays import ints, longs, uuids
 from relay_common.db import AsyncConnection
 
 from relay_mailbox.domain.lease import AckResult, Lease
@@ -80,7 +82,7 @@ async def lease_records(
     )
     found: list[Leased | None] = [None] * len(wishes)
     rows = await conn.execute(SQL["lease_records"], given, binary=True)
-    async for row in rows:
+    for row in await rows.fetchall():
         place: int = row[0] - 1
         leased = found[place] or Leased([], [], row[3])
         leased.seqs.append(row[1])
@@ -93,15 +95,17 @@ async def leased_records(
     conn: AsyncConnection, within: Tenancy, leases: Sequence[Named]
 ) -> dict[int, list[Record]]:
     """Return the records that `leases` name by place, in seq order, as far as they are retained."""
-    flat = [
-        (one.place, one.mailbox_id, one.epoch, seq, deliveries)
-        for one in leases
-        for seq, deliveries in zip(one.seqs, one.deliveries, strict=True)
-    ]
-    columns = ("places", "mailbox_ids", "epochs", "seqs", "deliveries")
-    given = within.named(**{name: [row[at] for row in flat] for at, name in enumerate(columns)})
+    each = [one for one in leases for _ in one.seqs]
+    given = within.named(
+        places=ints(one.place for one in each),
+        mailbox_ids=longs(one.mailbox_id for one in each),
+        epochs=longs(one.epoch for one in each),
+        seqs=longs(chain.from_iterable(one.seqs for one in leases)),
+        deliveries=ints(chain.from_iterable(one.deliveries for one in leases)),
+    )
     found: dict[int, list[Record]] = {one.place: [] for one in leases}
-    async for row in await conn.execute(SQL["leased_records"], given, binary=True):
+    rows = await conn.execute(SQL["leased_records"], given, binary=True)
+    for row in await rows.fetchall():
         found[row[0]].append(Record(*row[1:]))
     return found
 
@@ -111,11 +115,12 @@ async def acknowledge(
 ) -> list[AckResult]:
     """Acknowledge `items`; return one result for each, in order (spec, Acknowledgement results)."""
     given = within.named(
-        mailbox_ids=[i.mailbox_id for i in items],
-        tokens=[i.token for i in items],
-        seqs=[i.seq for i in items],
+        mailbox_ids=longs(i.mailbox_id for i in items),
+        tokens=uuids([i.token.bytes for i in items]),
+        seqs=longs(i.seq for i in items),
     )
-    return [row[0] async for row in await conn.execute(SQL["acknowledge"], given, binary=True)]
+    rows = await conn.execute(SQL["acknowledge"], given, binary=True)
+    return [row[0] for row in await rows.fetchall()]
 
 
 async def extend(
