@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import psycopg
+from starlette.types import ASGIApp
 
 from relay_common.avro import Codec
 from relay_common.db import (
@@ -22,6 +23,7 @@ from relay_common.db import (
     wait_for_schema,
 )
 from relay_common.kafka import ConsumerSettings
+from relay_common.runtime import Loop, Readiness, ServiceProcess
 from relay_common.settings import CommonSettings, password
 from relay_common.telemetry import logger
 from relay_common.tokens import TokenVerifier, jwks_over_http
@@ -154,3 +156,22 @@ def database_probe(settings: CommonSettings, service: str) -> Probe:
             conn.execute("select 1")
 
     return Probe(ask)
+
+
+def service_process(
+    settings: CommonSettings,
+    service: str,
+    app: ASGIApp | None,
+    loops: list[Loop],
+    readiness: Readiness,
+) -> ServiceProcess:
+    """Return the process of `service` at the addresses that its settings name."""
+    return ServiceProcess(
+        name=service,
+        app=app,
+        loops=loops,
+        host=settings.http_host,
+        port=settings.http_port,
+        internal_port=settings.internal_port,
+        readiness=readiness,
+    )

@@ -199,10 +199,10 @@ def told(fault: ErrorDetails) -> str:
             return "expected a field of the contract, found an unknown one"
         case "missing":
             return "expected a value, found none"
-        case "relay":
+        case name if name == "relay" or name in BY_CODE:
             return fault["msg"]
-        case name if name in BY_CODE:
-            return fault["msg"]
+        case "too_short":
+            return f"expected at least {fault.get('ctx', {})['min_length']}, found fewer"
         case _:
             said = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             return f"expected {said}, found {kind(fault['input'])}"

@@ -1,10 +1,10 @@
 """Typed values of requests: times, durations, texts, and faults that say where and what."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import PydanticCustomError
 from relay_common.errors import DeadlineRequired, UnknownField, ValidationFailed
 from relay_common.problems import problem
@@ -30,7 +30,7 @@ class Whole(Wire):
     match: Part
     expires_at: Time
     every: Duration | None = None
-    parts: list[Part] | None = None
+    parts: Annotated[list[Part], Field(min_length=1)] | None = None
 
 
 GOOD = {"match": {"event_type": "paid"}, "expires_at": "2030-01-01T00:00:00Z"}
@@ -115,6 +115,11 @@ def test_faults_name_their_place_and_never_repeat_the_value():
     assert [fault.pointer for fault in error.errors] == ["/match/event_type", "/parts/0/kind"]
     assert error.errors[0].detail == "expected a valid string, found a number"
     assert "secret" not in str(problem(error))
+
+
+def test_a_list_that_is_too_short_is_told_in_the_words_of_the_api():
+    error = fault_of({**GOOD, "parts": []})
+    assert [fault.detail for fault in error.errors] == ["expected at least 1, found fewer"]
 
 
 @pytest.mark.parametrize("text", ["", "x" * 513, "é" * 257, "a\x00b"])

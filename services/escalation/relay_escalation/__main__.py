@@ -6,11 +6,12 @@ from relay_common.http import create_app
 from relay_common.kafka import ConsumerLoop
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
-from relay_common.runtime import Loop, Readiness, ServiceProcess, run
+from relay_common.runtime import Loop, Readiness, run
 from relay_common.startup import (
     codec_of,
     consumer_settings,
     parse_roles,
+    service_process,
     stream_connector,
     verifier_of,
     wait_for_database,
@@ -51,18 +52,10 @@ def main() -> int:
         readiness.add("publisher", publisher.ready)
         loops.append(Loop("publisher", publisher.run, publisher.age))
 
-    process = ServiceProcess(
-        name=SERVICE,
-        app=create_app("Relay escalation", "0.1.0", verifier_of(settings))
-        if "http" in roles
-        else None,
-        loops=loops,
-        host=settings.http_host,
-        port=settings.http_port,
-        internal_port=settings.internal_port,
-        readiness=readiness,
-    )
-    code = run(process)
+    app = None
+    if "http" in roles:
+        app = create_app("Relay escalation", "0.1.0", verifier_of(settings))
+    code = run(service_process(settings, SERVICE, app, loops, readiness))
     producer.close()
     return code
 

@@ -5,8 +5,15 @@ import sys
 from relay_common.http import add_routes, create_app
 from relay_common.limits import EVENTS_REQUEST_BYTES
 from relay_common.producer import Producer
-from relay_common.runtime import Loop, Readiness, ServiceProcess, run
-from relay_common.startup import Probe, codec_of, parse_roles, verifier_of, wait_for_database
+from relay_common.runtime import Loop, Readiness, run
+from relay_common.startup import (
+    Probe,
+    codec_of,
+    parse_roles,
+    service_process,
+    verifier_of,
+    wait_for_database,
+)
 from relay_common.telemetry import configure_logs
 
 from relay_intake.http import events_router
@@ -40,16 +47,8 @@ def main() -> int:
     readiness = Readiness()
     broker = Probe(lambda: producer.client.list_topics(events.topic, timeout=2.0))
     readiness.add("kafka", broker.ready)
-    process = ServiceProcess(
-        name=SERVICE,
-        app=app,
-        loops=[Loop("kafka-probe", broker.run)],
-        host=settings.http_host,
-        port=settings.http_port,
-        internal_port=settings.internal_port,
-        readiness=readiness,
-    )
-    code = run(process)
+    loops = [Loop("kafka-probe", broker.run)]
+    code = run(service_process(settings, SERVICE, app, loops, readiness))
     producer.close()
     return code
 

@@ -17,7 +17,7 @@ from relay_common.idempotency import expire_keys
 from relay_common.kafka import ConsumerLoop, ConsumerSettings
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
-from relay_common.runtime import Loop, Readiness, ServiceProcess, every, run
+from relay_common.runtime import Loop, Readiness, every, run
 from relay_common.settings import password
 from relay_common.telemetry import configure_logs
 
@@ -71,17 +71,7 @@ def main() -> int:
         loops.append(Loop("database-probe", probe.run))
         app = public_app(settings, installation.hash_seed, codec)
 
-    return run(
-        ServiceProcess(
-            name="mailbox",
-            app=app,
-            loops=loops,
-            host=settings.http_host,
-            port=settings.http_port,
-            internal_port=settings.internal_port,
-            readiness=readiness,
-        )
-    )
+    return run(startup.service_process(settings, "mailbox", app, loops, readiness))
 
 
 def recognising(connect: Callable[[], Connection]) -> Callable[[], Connection]:

@@ -2,14 +2,15 @@
 
 import secrets
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from relay_common.cursors import Cursors
-from relay_common.db import open_pool
+from relay_common.db import Connection, open_pool
 from relay_common.kafka import ConsumerLoop
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
-from relay_common.runtime import Loop, Readiness, ServiceProcess, run
+from relay_common.runtime import Loop, Readiness, run
 from relay_common.settings import password
 from relay_common.startup import (
     codec_of,
@@ -17,6 +18,7 @@ from relay_common.startup import (
     consumer_settings,
     database_probe,
     parse_roles,
+    service_process,
     stream_connector,
     verifier_of,
     wait_for_database,
@@ -51,23 +53,6 @@ def main() -> int:
     plumbing = Plumbing(codec, announcer, settings.outbox_shards, installed.hash_seed)
     producer = Producer(settings.kafka_bootstrap, "relay-matcher")
     publisher = PublisherLoop(connect, producer, settings.outbox_shards, expander(announcer))
-    consuming = replace(
-        consumer_settings(settings, SERVICE, "relay.events"),
-        max_records=settings.batch_records,
-        max_bytes=settings.batch_bytes,
-    )
-    consumers: list[ConsumerLoop] = []
-    for _ in range(settings.consumers):
-        events = EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards)
-        consumers.append(
-            ConsumerLoop(
-                consuming,
-                connect,
-                events,
-                committed=publisher.wake,
-                read_ahead=events.read_ahead,
-            )
-        )
     pool = open_pool(conninfo_of(settings, SERVICE, "http"), "relay-matcher", settings.pool_size)
     secret = password(settings.cursor_secret) or secrets.token_hex(32)
     desk = create_desk(
@@ -81,6 +66,11 @@ def main() -> int:
         readiness.add("database", probe.ready)
         loops.append(Loop("database-probe", probe.run))
     if "consumer" in roles:
+        handlers = [
+            EventConsumer(codec, installed.hash_seed, announcer, settings.outbox_shards)
+            for _ in range(settings.consumers)
+        ]
+        consumers = consumers_of(settings, handlers, connect, publisher.wake)
         for number, consumer in enumerate(consumers, start=1):
             readiness.add(f"consumer-{number}", consumer.ready)
             loops.append(Loop(f"consumer-{number}", consumer.run, consumer.age))
@@ -90,18 +80,28 @@ def main() -> int:
         readiness.add("publisher", publisher.ready)
         loops.append(Loop("publisher", publisher.run, publisher.age))
 
-    process = ServiceProcess(
-        name=SERVICE,
-        app=matcher_app(desk, verifier_of(settings)) if "http" in roles else None,
-        loops=loops,
-        host=settings.http_host,
-        port=settings.http_port,
-        internal_port=settings.internal_port,
-        readiness=readiness,
-    )
-    code = run(process)
+    app = matcher_app(desk, verifier_of(settings)) if "http" in roles else None
+    code = run(service_process(settings, SERVICE, app, loops, readiness))
     producer.close()
     return code
+
+
+def consumers_of(
+    settings: MatcherSettings,
+    handlers: Sequence[EventConsumer],
+    connect: Callable[[], Connection],
+    committed: Callable[[], None],
+) -> list[ConsumerLoop]:
+    """Return the consumers of events, one for each handler."""
+    consuming = replace(
+        consumer_settings(settings, SERVICE, "relay.events"),
+        max_records=settings.batch_records,
+        max_bytes=settings.batch_bytes,
+    )
+    return [
+        ConsumerLoop(consuming, connect, handle, committed=committed, read_ahead=handle.read_ahead)
+        for handle in handlers
+    ]
 
 
 if __name__ == "__main__":

@@ -4,14 +4,23 @@ from datetime import timedelta
 from math import ceil
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from relay_common import limits
 from relay_common.wire import Duration, Wire, at_most, expected
 
 MAX_RECORDS = at_most(limits.LEASE_RECORDS)
 Seq = Annotated[int, Field(ge=1, lt=2**63)]
 Seqs = Annotated[list[Seq], Field(min_length=1), MAX_RECORDS]
-AtLeastOneSecond = Annotated[Duration, Field(ge=timedelta(seconds=1))]
+
+
+def at_least_one_second(value: timedelta) -> timedelta:
+    """Refuse a shorter time."""
+    if value < timedelta(seconds=1):
+        raise expected("at least 1 second", "less")
+    return value
+
+
+AtLeastOneSecond = Annotated[Duration, AfterValidator(at_least_one_second)]
 
 
 class LeaseBody(Wire):
