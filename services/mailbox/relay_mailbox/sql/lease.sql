@@ -7,16 +7,16 @@ cross join lateral lease_v1(%(tenant)s, %(environment)s, c.mailbox_id, c.wanted,
 order by c.place, l.seq
 
 -- name: leased_records
--- The records that leases name, as far as they are retained
+-- The records that leases name, as far as they are retained; between its oldest and its newest one a mailbox has slices, in others it has none
 select w.place, m.owner, w.epoch, w.seq, r.message_id, r.kind, r.type, 'leased', w.deliveries, r.appended_at, r.trust,
   r.relationship, r.body
 from unnest(%(places)s::int[], %(mailbox_ids)s::bigint[], %(epochs)s::bigint[], %(seqs)s::bigint[], %(deliveries)s::int[])
      w(place, mailbox_id, epoch, seq, deliveries)
-cross join lateral (select m.owner from mailbox m
+cross join lateral (select m.owner, m.oldest_at, m.appended_at from mailbox m
   where m.tenant = %(tenant)s and m.environment = %(environment)s and m.id = w.mailbox_id limit 1) m
 cross join lateral (select r.* from record r
   where r.tenant = %(tenant)s and r.environment = %(environment)s and r.mailbox_id = w.mailbox_id
-    and r.seq between w.seq and w.seq
+    and r.seq between w.seq and w.seq and r.appended_at between m.oldest_at and m.appended_at
   order by r.seq limit 1) r
 order by w.place, w.seq
 
