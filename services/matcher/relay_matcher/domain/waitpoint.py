@@ -36,6 +36,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 ACTIVE_STATES: frozenset[State] = frozenset({"open", "stalled"})
 REPLY_PART: Mapping[Kind, Part] = {"question": "response", "review": "decision"}
+CLOCKS_DIFFER = timedelta(seconds=60)
 LONGEST_WAIT = timedelta(seconds=WAIT_SECONDS.default)
 
 
@@ -106,10 +107,10 @@ class Active(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def since_fault(since: datetime | None, at: datetime) -> RelayError | None:
     """Return why a waitpoint opened at `at` may not look back to `since`, None when it may.
 
-    What arrives after the opening is always later than `since`: so it makes no difference whether
-    event or opening came first.
+    What arrives after the opening counts, whatever `since` says: so it makes no difference whether
+    event or opening came first. "Now" by a clock that runs ahead a little means the opening.
     """
-    if since is None or since <= at:
+    if since is None or since <= at + CLOCKS_DIFFER:
         return None
     fault = f"expected a time up to {rfc3339(at)}, when the waitpoint opens, found a later one"
     return ValidationFailed(errors=[FieldError("/accept_events_since", fault)])

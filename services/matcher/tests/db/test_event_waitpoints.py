@@ -183,12 +183,14 @@ async def test_look_back_can_be_narrowed(matcher: Any, clock: Any) -> None:
 async def test_look_back_begins_no_later_than_the_opening(matcher: Any, clock: Any) -> None:
     """Otherwise an event before it would count when it came after the opening, not when before."""
     clock.freeze()
-    now = await matcher.open(
-        "k", accept_events_since=clock.now().isoformat(), expires_at=later(clock)
-    )
-    matcher.event("k")
-    assert (await matcher.get(now.json()["id"]))["state"] == "resolved"
-    ahead = (clock.now() + timedelta(seconds=1)).isoformat()
+    matcher.event("k", data={"n": 1})
+    ahead = (clock.now() + timedelta(seconds=60)).isoformat()
+    opened = await matcher.open("k", accept_events_since=ahead, expires_at=later(clock))
+    assert opened.json()["state"] == "open"
+    matcher.event("k", data={"n": 2})
+    found = await matcher.get(opened.json()["id"])
+    assert found["resolution"]["event"]["data"] == {"n": 2}
+    ahead = (clock.now() + timedelta(seconds=61)).isoformat()
     refused = await matcher.open("k", accept_events_since=ahead)
     assert (refused.status_code, refused.json()["code"]) == (422, "validation_failed")
     assert refused.json()["errors"][0]["pointer"] == "/accept_events_since"
