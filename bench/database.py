@@ -107,16 +107,20 @@ class Found:
 
 
 def open_database(stage: Stage, open_waitpoints: int) -> Database:
-    """Return the database with that many open waitpoints, made and filled unless it exists."""
+    """Return the database with that many open waitpoints, made and filled unless it exists.
+
+    What the last run of matchers announced goes: a publisher would go on with it.
+    """
     version = hashlib.sha256(repr([m.digest for m in read_migrations()]).encode()).hexdigest()[:8]
     name = f"relay_bench_{open_waitpoints}_{version}"
     drop_other_versions(stage.postgres_url, f"relay_bench_{open_waitpoints}_", name)
     create_database(stage.postgres_url, name)
     url = make_conninfo(stage.postgres_url, dbname=name)
     database = Database(name, url, open_waitpoints)
-    if prepare(url, role_passwords(url, "")):
-        with database.owner() as conn:
+    with database.owner() as conn:
+        if prepare(url, role_passwords(url, "")):
             fill(conn, open_waitpoints)
+        conn.execute(f"truncate {EMPTIED}")
     return database
 
 
