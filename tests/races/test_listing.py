@@ -44,8 +44,10 @@ async def ask(matcher: Any, wanted: dict[str, Any], name: object) -> str:
     return opened.json()["id"]
 
 
-async def pages(matcher: Any, wanted: dict[str, Any], seen: list[str]) -> None:
-    """Read all pages into `seen`."""
+async def pages(
+    matcher: Any, wanted: dict[str, Any], seen: list[str], at_work: asyncio.Event
+) -> None:
+    """Read all pages into `seen`, those after the first when others are `at_work`."""
     cursor: dict[str, str] = {}
     while True:
         params = {"limit": 3, **wanted, **cursor}
@@ -54,13 +56,18 @@ async def pages(matcher: Any, wanted: dict[str, Any], seen: list[str]) -> None:
         seen += [item["id"] for item in page.json()["items"]]
         if page.json()["next_cursor"] is None:
             return
+        await asyncio.wait_for(at_work.wait(), 10)
         cursor = {"cursor": page.json()["next_cursor"]}
 
 
 async def change(
-    matcher: Any, wanted: dict[str, Any], going: list[str], done: asyncio.Event
-) -> int:
-    """Cancel what goes and open more, until the pages are read; return how much was done."""
+    matcher: Any,
+    wanted: dict[str, Any],
+    going: list[str],
+    at_work: asyncio.Event,
+    done: asyncio.Event,
+) -> None:
+    """Cancel what goes and open more, until the pages are read; `at_work` from the second on."""
     steps = 0
     while not done.is_set():
         if going:
@@ -69,7 +76,8 @@ async def change(
         await matcher.open(f"event-{steps}", who="agent:b")
         matcher.event(f"event-{steps}")
         steps += 1
-    return steps
+        if steps > 1:
+            at_work.set()
 
 
 @pytest.mark.spec("WP-LIST")
@@ -81,14 +89,14 @@ async def test_what_stays_is_listed_exactly_once(matcher: Any, wanted: dict[str,
         soon = matcher.one("select relay.now()") + timedelta(hours=1)
         wanted = {**wanted, "expires_before": soon.isoformat()}
     seen: list[str] = []
-    done = asyncio.Event()
-    changing = asyncio.create_task(change(matcher, wanted, going, done))
+    at_work, done = asyncio.Event(), asyncio.Event()
+    changing = asyncio.create_task(change(matcher, wanted, going, at_work, done))
     try:
-        await pages(matcher, wanted, seen)
+        await pages(matcher, wanted, seen, at_work)
     finally:
         done.set()
-        steps = await changing
-    assert steps > 1, "others were at work meanwhile"
+        await changing
+    assert at_work.is_set(), "others were at work meanwhile"
     times = Counter(seen)
     assert [times[one] for one in staying] == [1] * STAY
     assert max(times.values()) == 1
