@@ -9,6 +9,10 @@ create type matcher.evidence_level as enum ('channel_claim', 'relay_session', 'a
 -- Waitpoints ---------------------------------------------------------------------------------------------------------
 -- `opened` is the waitpoint as it was opened, rendered once: a JSON object without its closing brace. What may change
 -- stands in columns and is appended when it is read, so no reader and no lifecycle event ever parses the rest.
+-- What the index by waiter begins with; the column and those who look for it must agree.
+create function matcher.hash_of_waiter(tenant text, environment text, waiter text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended(waiter, hashtextextended(environment, hashtextextended(tenant, 0))) $$;
+
 create table matcher.waitpoint (
   tenant text collate "C" not null constraint waitpoint_tenant_is_short check (octet_length(tenant) between 1 and 256),
   environment text collate "C" not null constraint waitpoint_environment_is_short check (octet_length(environment) between 1 and 256),
@@ -29,7 +33,7 @@ create table matcher.waitpoint (
   event_id uuid,
   reply_session uuid,
   waiter text collate "C" not null constraint waitpoint_waiter_is_short check (octet_length(waiter) between 1 and 512),
-  waiter_hash bigint not null generated always as (hashtextextended(waiter, hashtextextended(environment, hashtextextended(tenant, 0)))) stored,
+  waiter_hash bigint not null generated always as (matcher.hash_of_waiter(tenant, environment, waiter)) stored,
   event_type text collate "C" not null constraint waitpoint_event_type_is_short check (octet_length(event_type) between 1 and 512),
   correlation_key text collate "C" not null constraint waitpoint_correlation_key_is_short check (octet_length(correlation_key) between 1 and 512),
   condition text constraint waitpoint_condition_is_not_empty check (condition ~ '\S'),

@@ -43,11 +43,6 @@ def seen(conn: Connection, owner: str = AGENT) -> list[int]:
     return [row[5] for row in conn.execute(READ, given) if row[5] is not None]
 
 
-def waits_for_a_lock(owner: Connection, conn: Connection) -> bool:
-    waiting = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-    return owner.execute(waiting, (conn.info.backend_pid,)).fetchone()[0]
-
-
 @pytest.fixture
 def conns(database) -> list[Connection]:
     return [database.connect("relay_mailbox_stream") for _ in range(4)]
@@ -67,7 +62,7 @@ def test_behind_a_slow_append_the_next_one_waits_and_the_reader_sees_neither(con
     with slow.transaction():
         append_records(slow, [a_record()])
         with in_background(append, fast) as second:
-            until(lambda: waits_for_a_lock(database.owner, fast), 10)
+            until(lambda: database.waits_for_a_lock(fast), 10)
             assert seen(reader) == [1]
             assert append(other, "agent:other") == [1]
             assert seen(reader, "agent:other") == [1]
@@ -82,7 +77,7 @@ def test_an_append_that_gives_up_lets_the_next_one_take_its_number(conns, databa
     with slow.transaction(force_rollback=True):
         append_records(slow, [a_record()])
         with in_background(append, fast) as second:
-            until(lambda: waits_for_a_lock(database.owner, fast), 10)
+            until(lambda: database.waits_for_a_lock(fast), 10)
             slow.execute("rollback; begin")
             assert second.result(10) == [2]
     assert seen(reader) == [1, 2]
@@ -161,7 +156,7 @@ def test_the_second_of_two_ackers_is_told_that_it_is_acked_already(conns, databa
     with first.transaction():
         assert first.execute(ACK, done).fetchall() == [("acked",)]
         with in_background(lambda: second.execute(ACK, done).fetchall()) as again:
-            until(lambda: waits_for_a_lock(database.owner, second), 10)
+            until(lambda: database.waits_for_a_lock(second), 10)
             first.execute("commit; begin")
             assert again.result(10) == [("already_acked",)]
 

@@ -6,6 +6,7 @@ to look at it again in every call was a fifth of what a call cost.
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from inspect import iscoroutinefunction, signature
 from typing import Any, Protocol, cast
 
@@ -177,13 +178,16 @@ class StrictRoute(APIRoute):
         Raises TypeError for a body without a plan: FastAPI would read it by other rules.
         """
         super().__init__(path, endpoint, **options)
-        plan = plan_of(self)
-        if plan is not None:
-            self.app = plan.app  # past the stacks for what a plan does not do
+        if self.plan is not None:
+            self.app = self.plan.app  # past the stacks for what a plan does not do
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """How to run the endpoint; None when FastAPI does."""
+        return plan_of(self)
 
     def get_route_handler(self) -> Handle:
         """Return the handler of this route, also where a router of FastAPI includes it."""
-        plan = plan_of(self)
-        if plan is None and self.body_field is not None:
+        if self.plan is None and self.body_field is not None:
             raise TypeError(f"expected parameters of {self.path} that a plan can give, found more")
-        return super().get_route_handler() if plan is None else plan.respond
+        return super().get_route_handler() if self.plan is None else self.plan.respond

@@ -68,6 +68,11 @@ class Database:
         self.open.append(conn)
         return conn
 
+    def waits_for_a_lock(self, conn: psycopg.Connection[TupleRow]) -> bool:
+        """Tell whether the backend of `conn` waits for a lock now."""
+        waiting = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        return self.owner.execute(waiting, (conn.info.backend_pid,)).fetchone() is not None
+
     def close(self) -> None:
         """Close all connections."""
         for conn in self.open:

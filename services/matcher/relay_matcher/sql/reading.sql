@@ -29,8 +29,8 @@ cross join lateral (
   select w.* from waitpoint w
   where w.tenant = current_setting('relay.tenant') and w.environment = current_setting('relay.environment')
     and w.id > %(after)s
-    and (%(sees_all)s or w.waiter = %(caller)s and w.waiter_hash = hashtextextended(%(caller)s,
-        hashtextextended(current_setting('relay.environment'), hashtextextended(current_setting('relay.tenant'), 0)))
+    and (%(sees_all)s or w.waiter = %(caller)s
+        and w.waiter_hash = hash_of_waiter(current_setting('relay.tenant'), current_setting('relay.environment'), %(caller)s)
       or w.id = any(array(
         select r.waitpoint_id from responder r
         where r.tenant = current_setting('relay.tenant') and r.environment = current_setting('relay.environment')
@@ -38,8 +38,8 @@ cross join lateral (
     and (%(states)s::text[] is null or
       case when w.state in ('open', 'stalled') and w.expires_at <= c.at then 'expired' else w.state::text end = any(%(states)s::text[]))
     and (%(kinds)s::text[] is null or w.kind::text = any(%(kinds)s::text[]))
-    and (%(waiter)s::text is null or w.waiter = %(waiter)s::text and w.waiter_hash = hashtextextended(%(waiter)s::text,
-      hashtextextended(current_setting('relay.environment'), hashtextextended(current_setting('relay.tenant'), 0))))
+    and (%(waiter)s::text is null or w.waiter = %(waiter)s::text
+      and w.waiter_hash = hash_of_waiter(current_setting('relay.tenant'), current_setting('relay.environment'), %(waiter)s::text))
     and (%(event_type)s::text is null or w.event_type = %(event_type)s::text)
     and (%(correlation_key)s::text is null or w.correlation_key = %(correlation_key)s::text)
     and (%(expires_before)s::timestamptz is null or w.expires_at < %(expires_before)s::timestamptz)

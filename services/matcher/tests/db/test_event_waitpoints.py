@@ -8,8 +8,6 @@ import orjson
 import pytest
 from relay_common.testing.wait import until
 
-WAITS = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-
 
 @pytest.mark.spec("WP-KIND-EVENT", "WP-MATCH-EXACT", "WP-EVENT-CREATED", "WP-EVENT-RESOLVED")
 async def test_event_resolves_the_waitpoint_that_waits(matcher: Any) -> None:
@@ -50,8 +48,7 @@ async def test_waitpoint_that_moves_before_it_is_locked_is_looked_for_again(
         with matcher.database.owner.transaction():
             matcher.database.owner.execute(meanwhile)
             delivered = pool.submit(matcher.event, "order-1")
-            pid = matcher.stream.info.backend_pid
-            until(lambda: matcher.one(WAITS, pid))
+            until(lambda: matcher.database.waits_for_a_lock(matcher.stream))
         assert delivered.result(10) == []
     assert (await matcher.get(opened["id"]))["state"] == state
 
