@@ -101,6 +101,28 @@ begin
       primary key (topic, partition)
     ) with (fillfactor = 50);
 
+    -- Moves positions that are all where they are expected. Otherwise somebody else has moved on: nothing is committed.
+    create function %1$I.advance_v1(topics text[], partitions int[], expecteds bigint[], nexts bigint[]) returns void
+    language plpgsql as $body$
+    declare
+      moved bigint;
+    begin
+      with held as (
+        select p.topic, p.partition, q.next_offset
+        from %1$I.position p
+        join unnest(topics, partitions, expecteds, nexts) q (topic, partition, expected, next_offset)
+          on p.topic = q.topic and p.partition = q.partition and p.next_offset = q.expected
+        order by p.topic, p.partition
+        for update of p)
+      update %1$I.position p set next_offset = held.next_offset
+      from held
+      where p.topic = held.topic and p.partition = held.partition;
+      get diagnostics moved = row_count;
+      if moved <> cardinality(topics) then
+        raise exception 'expected to move %% positions, moved %%', cardinality(topics), moved using errcode = 'RC001';
+      end if;
+    end $body$;
+
     create table %1$I.idempotency_key (
       tenant text collate "C" not null,
       environment text collate "C" not null,

@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import cast
 
 import psycopg
 from confluent_kafka import Message
 
-from relay_common import failpoints
+from relay_common import failpoints, positions
 from relay_common.assignment import Assignment, WentBack
-from relay_common.db import UNAVAILABLE, Connection
+from relay_common.db import UNAVAILABLE
 from relay_common.errors import Busy, Poison
 from relay_common.overlap import OverlappingConnection
 from relay_common.pace import Pace
@@ -31,6 +32,7 @@ CHECK_SECONDS = 2.0
 LONGEST_REST_SECONDS = 1.0
 FAILURES_ALONE = 3
 READ_AHEAD = 16  # records between two looks at the connection
+TOPIC = attrgetter("topic")
 
 log = logger(__name__)
 
@@ -86,7 +88,7 @@ class ConsumerLoop:
     def __init__(
         self,
         settings: ConsumerSettings,
-        connect: Callable[[], Connection],
+        connect: Callable[[], OverlappingConnection],
         handle: BatchHandler,
         committed: Callable[[], None] = nothing,
         went_back: WentBack | None = None,
@@ -100,14 +102,14 @@ class ConsumerLoop:
         self.connect = connect
         self.handle = handle
         self.committed = committed
-        self.conn: Connection | None = None
+        self.conn: OverlappingConnection | None = None
         self.partitions = Assignment(
             settings.client(), settings.topics, self.live, self.drop, went_back
         )
         self.stop = threading.Event()
-        self.backlog: deque[Record] = deque()
+        self.fetched: deque[Message] = deque()
+        self.backlog: deque[Record] = deque()  # comes before what is fetched
         self.read_ahead = read_ahead
-        self.prepared = 0
         self.pace = Pace()
         self.limit = settings.max_records
         self.failures = self.rests = 0
@@ -148,7 +150,7 @@ class ConsumerLoop:
                 return
             self.partitions.place()
             self.fetch()
-            if self.backlog:
+            if self.waiting():
                 self.gather()
                 self.work()
             elif time.monotonic() - self.checked_at > CHECK_SECONDS:
@@ -165,17 +167,22 @@ class ConsumerLoop:
 
     def drop(self, places: Set[Place]) -> None:
         """Drop waiting records of partitions that are gone or have to be read anew."""
+        self.fetched = deque(m for m in self.fetched if (m.topic(), m.partition()) not in places)
         self.backlog = deque(r for r in self.backlog if (r.topic, r.partition) not in places)
-        self.failures = self.prepared = 0
+        self.failures = 0
         self.verdict = None
+
+    def waiting(self) -> int:
+        """Return how many records are there to be processed, at most."""
+        return len(self.backlog) + len(self.fetched)
 
     def fetch(self) -> None:
         """Take whatever is there; wait only when there is nothing at all to do."""
-        first = self.partitions.poll(0 if self.backlog else POLL_SECONDS)
+        first = self.partitions.poll(0 if self.waiting() else POLL_SECONDS)
         if first is None:
             return
         self.receive(first)
-        wanted = 2 * self.settings.max_records - len(self.backlog)
+        wanted = 2 * self.settings.max_records - self.waiting()
         if wanted > 0:
             for message in self.partitions.take(wanted):
                 self.receive(message)
@@ -183,34 +190,41 @@ class ConsumerLoop:
     def gather(self) -> None:
         """Let a small batch grow for as long as the pace asks."""
         seconds = self.pace.wait_seconds()
-        if seconds and len(self.backlog) < self.limit:
+        if seconds and self.waiting() < self.limit:
             self.stop.wait(seconds)
             self.fetch()
 
     def prepare(self) -> bool:
         """Read a few records ahead; say whether there were any."""
-        upto = min(len(self.backlog), self.prepared + READ_AHEAD)
-        if self.read_ahead is None or upto <= self.prepared:
-            return False
-        for place in range(self.prepared, upto):
-            with suppress(Exception):  # what cannot be read is met again, and told, in its batch
-                self.read_ahead(self.backlog[place])
-        self.prepared = upto
-        return True
+        some = min(len(self.fetched), READ_AHEAD)
+        for _ in range(some):
+            if self.unpack() and self.read_ahead is not None:
+                with suppress(Exception):  # it is met again, and told, in its batch
+                    self.read_ahead(self.backlog[-1])
+        return some > 0
 
     def receive(self, message: Message) -> None:
-        """Put one message behind the others, unless it is older than the position or an error."""
+        """Put one message behind the others, or see to the error that it is."""
         error = message.error()
-        if error is not None:
+        if error is None:
+            self.fetched.append(message)
+        else:
             self.partitions.failed(error, message)
-            return
-        record = record_of(message)
+
+    def unpack(self) -> bool:
+        """Make a record of the first message fetched, unless it is older than the position."""
+        record = record_of(self.fetched.popleft())
         expected = self.partitions.expected.get((record.topic, record.partition))
-        if expected is not None and record.offset >= expected:
-            self.backlog.append(record)
+        if expected is None or record.offset < expected:
+            return False
+        self.backlog.append(record)
+        return True
 
     def take(self) -> list[Record]:
-        """Return the next batch: as many as the limit and max_bytes allow, at least one."""
+        """Return the next batch: as many as the limit and max_bytes allow, at least one, unless
+        all that was fetched is older than the positions."""
+        while self.fetched and len(self.backlog) < self.limit:
+            self.unpack()
         batch: list[Record] = []
         size = 0
         for record in islice(self.backlog, self.limit):
@@ -223,6 +237,8 @@ class ConsumerLoop:
     def work(self) -> None:
         """Process one batch; whatever goes wrong is rolled back and decided here."""
         batch = self.take()
+        if not batch:
+            return
         self.pace.begin()
         try:
             self.process(batch)
@@ -246,11 +262,12 @@ class ConsumerLoop:
         conn = self.live()
         self.partitions.fetched()
         moves = {(r.topic, r.partition): r.offset + 1 for r in batch}
-        with histogram("relay_consumer_batch_seconds").time(), conn.transaction():
+        with histogram("relay_consumer_batch_seconds").time(), conn.begun():
             letters = self.judged(batch) or self.handle(conn, batch)
-            if letters:
-                write_dead_letters(conn, letters, self.settings.outbox_shards)
-            self.partitions.advance(conn, moves)
+            with positions.fence(), conn.committed():
+                if letters:
+                    write_dead_letters(conn, letters, self.settings.outbox_shards)
+                self.partitions.advance(conn, moves)
         failpoints.hit("consumer.after_commit_before_kafka")
         self.partitions.moved(moves)
 
@@ -262,11 +279,10 @@ class ConsumerLoop:
 
     def done(self, batch: Sequence[Record]) -> None:
         """Forget what is committed and dare a larger batch again."""
-        for topic, records in Counter(record.topic for record in batch).items():
+        for topic, records in Counter(map(TOPIC, batch)).items():
             counter("relay_consumer_records_total").labels(topic).inc(records)
         for _ in batch:
             self.backlog.popleft()
-        self.prepared = max(0, self.prepared - len(batch))
         self.database_problem = None
         self.limit = min(self.settings.max_records, self.limit * 2)
         self.failures = self.rests = 0
@@ -295,8 +311,7 @@ class ConsumerLoop:
             self.database_problem = type(error).__name__
             return False
         self.database_problem = None
-        if isinstance(self.conn, OverlappingConnection) and self.read_ahead is not None:
-            self.conn.meanwhile = self.prepare
+        self.conn.meanwhile = self.prepare
         self.partitions.compare()
         return True
 
@@ -310,7 +325,7 @@ class ConsumerLoop:
         self.limit = max(1, self.limit // 2)
         self.rest()
 
-    def live(self) -> Connection:
+    def live(self) -> OverlappingConnection:
         """Return the connection. Raises psycopg.InterfaceError when there is none."""
         if self.conn is None:
             raise psycopg.InterfaceError("not connected")

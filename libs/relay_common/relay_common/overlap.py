@@ -2,7 +2,7 @@
 
 import select
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psycopg
@@ -29,6 +29,29 @@ class OverlappingConnection(psycopg.Connection[TupleRow]):
     meanwhile: Callable[[], bool] | None = None
 
     @contextmanager
+    def begun(self) -> Generator[None]:
+        """Be in a transaction that begins with the first statement inside: in one round trip with
+        it when that is in a pipeline. committed() ends it; an error rolls back.
+        """
+        self.autocommit = False
+        try:
+            yield
+        except BaseException:
+            with suppress(psycopg.Error):  # the error to tell is the first one
+                self.rollback()
+            raise
+        finally:
+            if not self.closed:
+                self.autocommit = True
+
+    @contextmanager
+    def committed(self) -> Generator[None]:
+        """Send what is executed inside, and then the commit, in one round trip."""
+        with self.pipeline():
+            yield
+            self.commit()
+
+    @contextmanager
     def pipeline(self) -> Generator[psycopg.Pipeline]:
         """Lend a pipeline; nothing else is done until all of it is sent.
 
@@ -44,12 +67,16 @@ class OverlappingConnection(psycopg.Connection[TupleRow]):
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Return what `gen` comes to, as psycopg's own `wait` does; times are in seconds."""
-        if self.meanwhile is None or timeout is not None:
-            return super().wait(gen, interval, timeout)
         try:
+            if self.meanwhile is None or timeout is not None:
+                return super().wait(gen, interval, timeout)
             return self.overlapped(gen, self.meanwhile, int(interval * 1000))
         except StopIteration as end:
             return end.value
+        except psycopg.Error:
+            with suppress(psycopg.Error):  # a pipeline left by a lost connection asks once more
+                gen.close()
+            raise
 
     def overlapped(self, gen: PQGen[T], meanwhile: Callable[[], bool], longest: int) -> T:
         """Serve `gen` and work in turn; sleep up to `longest` ms when there is nothing to do."""

@@ -1,12 +1,16 @@
 """Where a consumer stands: in Postgres, moved in its batch's transaction, fenced (D12)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import psycopg
 
 from relay_common import queries
 from relay_common.db import Connection
 
 SQL = queries.load("relay_common", "position")
+FENCED = "RC001"
 Place = tuple[str, int]  # topic, partition
 
 
@@ -54,10 +58,10 @@ def read(conn: Connection, places: Sequence[Place]) -> dict[Place, tuple[str, in
 def advance(conn: Connection, moves: Iterable[tuple[Place, int, int]]) -> None:
     """Move each (partition, expected, next) in the caller's transaction.
 
-    Raises PositionFenced when a stored position is not the expected one; the caller rolls back.
+    The server refuses when a stored position is not the expected one: see fence().
     """
     ordered = sorted(moves)
-    moved = conn.execute(
+    conn.execute(
         SQL["advance_positions"],
         {
             "topics": [place[0] for place, _, _ in ordered],
@@ -65,6 +69,15 @@ def advance(conn: Connection, moves: Iterable[tuple[Place, int, int]]) -> None:
             "expected": [expected for _, expected, _ in ordered],
             "nexts": [following for _, _, following in ordered],
         },
-    ).rowcount
-    if moved != len(ordered):
-        raise PositionFenced(f"expected to move {len(ordered)} positions, moved {moved}")
+    )
+
+
+@contextmanager
+def fence() -> Generator[None]:
+    """Raise PositionFenced when the server refused inside to move a position."""
+    try:
+        yield
+    except psycopg.DatabaseError as error:
+        if error.sqlstate != FENCED:
+            raise
+        raise PositionFenced(error.diag.message_primary) from error

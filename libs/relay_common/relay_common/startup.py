@@ -14,7 +14,6 @@ from starlette.types import ASGIApp
 
 from relay_common.avro import Codec
 from relay_common.db import (
-    Connection,
     Installation,
     check_server,
     connect,
@@ -23,6 +22,7 @@ from relay_common.db import (
     wait_for_schema,
 )
 from relay_common.kafka import ConsumerSettings
+from relay_common.overlap import OverlappingConnection
 from relay_common.runtime import Loop, Readiness, ServiceProcess
 from relay_common.settings import CommonSettings, password
 from relay_common.telemetry import logger
@@ -55,11 +55,11 @@ def conninfo_of(settings: CommonSettings, service: str, side: Side) -> str:
     return role_conninfo(settings.database_url, f"relay_{service}_{side}", password(secret))
 
 
-def stream_connector(settings: CommonSettings, service: str) -> Callable[[], Connection]:
+def stream_connector(settings: CommonSettings, service: str) -> Callable[[], OverlappingConnection]:
     """Return how the loops of `service` connect; each new connection proves the server first."""
     conninfo = conninfo_of(settings, service, "stream")
 
-    def checked() -> Connection:
+    def checked() -> OverlappingConnection:
         conn = connect(conninfo, f"relay-{service}")
         try:
             check_server(conn, allow_unsafe_durability=settings.unsafe_durability)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.rows import TupleRow
 from relay_common import db
 from relay_common.avro import Codec
 from relay_common.errors import Poison
 from relay_common.kafka import ConsumerLoop
 from relay_common.outbox import unpack
+from relay_common.overlap import OverlappingConnection
 from relay_common.records import DeadLetter, Record
 from relay_common.testing import wait
 from relay_common.testing.streams import ROLE, Stream, record_effects
@@ -127,17 +127,15 @@ def test_database_that_is_away_is_waited_out(stream: Stream) -> None:
     wait.until(lambda: loop.ready() is None, describe=loop.ready)
 
 
-class Unlucky(psycopg.Connection[TupleRow]):
-    """A connection that is lost right after the server has committed its second transaction."""
+class Unlucky(OverlappingConnection):
+    """A connection that is lost right after the server has committed its second batch."""
 
     transactions = 0
 
     @contextmanager
-    def transaction(
-        self, savepoint_name: str | None = None, force_rollback: bool = False
-    ) -> Generator[psycopg.Transaction]:
-        with super().transaction(savepoint_name, force_rollback) as transaction:
-            yield transaction
+    def committed(self) -> Generator[None]:
+        with super().committed():
+            yield
         self.transactions += 1
         if self.transactions == 2:
             self.close()
@@ -145,7 +143,7 @@ class Unlucky(psycopg.Connection[TupleRow]):
 
 
 def test_commit_whose_answer_is_lost_is_not_done_twice(stream: Stream) -> None:
-    def connect() -> db.Connection:
+    def connect() -> OverlappingConnection:
         return Unlucky.connect(stream.database.conninfo(ROLE), autocommit=True)
 
     values = [f"{n}".encode() for n in range(100)]

@@ -15,6 +15,7 @@ from relay_common.cursors import Cursors
 from relay_common.db import Connection
 from relay_common.idempotency import expire_keys
 from relay_common.kafka import ConsumerLoop, ConsumerSettings
+from relay_common.overlap import OverlappingConnection
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, every, run
@@ -74,10 +75,12 @@ def main() -> int:
     return run(startup.service_process(settings, "mailbox", app, loops, readiness))
 
 
-def recognising(connect: Callable[[], Connection]) -> Callable[[], Connection]:
+def recognising(
+    connect: Callable[[], OverlappingConnection],
+) -> Callable[[], OverlappingConnection]:
     """Return `connect` that looks at each new connection whether Postgres went back in time."""
 
-    def recognised() -> Connection:
+    def recognised() -> OverlappingConnection:
         conn = connect()
         recognise_incarnation(conn)
         return conn

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from relay_common.cursors import Cursors
-from relay_common.db import Connection, open_pool
+from relay_common.db import open_pool
 from relay_common.kafka import ConsumerLoop
+from relay_common.overlap import OverlappingConnection
 from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, run
@@ -89,7 +90,7 @@ def main() -> int:
 def consumers_of(
     settings: MatcherSettings,
     handlers: Sequence[EventConsumer],
-    connect: Callable[[], Connection],
+    connect: Callable[[], OverlappingConnection],
     committed: Callable[[], None],
 ) -> list[ConsumerLoop]:
     """Return the consumers of events, one for each handler."""

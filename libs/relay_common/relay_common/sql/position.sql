@@ -13,17 +13,5 @@ from position p
 join unnest(%(topics)s::text[], %(partitions)s::int[]) q (topic, partition) using (topic, partition);
 
 -- name: advance_positions
--- Move positions that are where they were expected; others are fenced and stay.
-with held as (
-  select p.topic, p.partition, q.next_offset
-  from position p
-  join unnest(
-    %(topics)s::text[], %(partitions)s::int[], %(expected)s::bigint[], %(nexts)s::bigint[]
-  ) q (topic, partition, expected, next_offset)
-    on p.topic = q.topic and p.partition = q.partition and p.next_offset = q.expected
-  order by p.topic, p.partition
-  for update of p
-)
-update position p set next_offset = held.next_offset
-from held
-where p.topic = held.topic and p.partition = held.partition;
+-- Move positions that are where they were expected; any other raises RC001.
+select advance_v1(%(topics)s::text[], %(partitions)s::int[], %(expected)s::bigint[], %(nexts)s::bigint[]);

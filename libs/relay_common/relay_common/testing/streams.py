@@ -9,6 +9,7 @@ from psycopg.rows import TupleRow
 
 from relay_common import db
 from relay_common.kafka import ConsumerLoop, ConsumerSettings
+from relay_common.overlap import OverlappingConnection
 from relay_common.records import BatchHandler, DeadLetter, Record
 from relay_common.testing import wait
 from relay_common.testing.brokers import Topics
@@ -63,7 +64,7 @@ class Stream:
         )
         return replace(plain, **changes)  # pyright: ignore[reportArgumentType] -- a test's own words
 
-    def connect(self) -> db.Connection:
+    def connect(self) -> OverlappingConnection:
         """Return a connection of the stream role."""
         return db.connect(self.database.conninfo(ROLE), "loop")
 

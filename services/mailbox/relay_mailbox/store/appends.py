@@ -33,7 +33,8 @@ def append_records(conn: Connection, records: Sequence[NewRecord]) -> list[Appen
     What is missing was appended before under the same message id. The heads stay locked to the
     commit, so seq follows commit order and is dense (spec, Mailbox: Stream).
     """
-    rows = conn.execute(SQL["append_records"], columns(records), binary=True).fetchall()
+    with conn.pipeline():
+        rows = conn.execute(SQL["append_records"], columns(records), binary=True)
     fresh: list[Appended] = []
     for row in rows:
         place: int = row[0] - 1

@@ -233,6 +233,8 @@ def append_rows(conn: Connection, rows: Sequence[NewRow]) -> None:
 
 def batch_context(conn: Connection) -> BatchContext:
     """Return what reading a batch needs to know."""
-    row = conn.execute(SQL["batch_context"]).fetchone()
+    with conn.pipeline():
+        found = conn.execute(SQL["batch_context"])
+    row = found.fetchone()
     topic_ids, sources = row if row is not None else (None, None)
     return BatchContext(topic_ids or {}, {(one[0], one[1]): tuple(one[2]) for one in sources or ()})
