@@ -24,7 +24,7 @@ from relay_common.errors import Busy, Poison
 from relay_common.overlap import OverlappingConnection
 from relay_common.pace import Pace
 from relay_common.positions import Place, PositionFenced
-from relay_common.records import BatchHandler, DeadLetter, Record, write_dead_letters
+from relay_common.records import BatchHandler, DeadLetter, Record, write_leaving
 from relay_common.telemetry import counter, histogram, logger
 
 POLL_SECONDS = 0.1
@@ -255,7 +255,7 @@ class ConsumerLoop:
             self.judge(batch, error)
         else:
             self.done(batch)
-        self.pace.end()
+        self.pace.end(len(batch) / self.settings.max_records)
 
     def process(self, batch: Sequence[Record]) -> None:
         """Hand `batch` over and store its positions, in one transaction."""
@@ -263,10 +263,10 @@ class ConsumerLoop:
         self.partitions.fetched()
         moves = {(r.topic, r.partition): r.offset + 1 for r in batch}
         with histogram("relay_consumer_batch_seconds").time(), conn.begun():
-            letters = self.judged(batch) or self.handle(conn, batch)
+            leaving = self.judged(batch) or self.handle(conn, batch)
             with positions.fence(), conn.committed():
-                if letters:
-                    write_dead_letters(conn, letters, self.settings.outbox_shards)
+                if leaving:
+                    write_leaving(conn, leaving, self.settings.outbox_shards)
                 self.partitions.advance(conn, moves)
         failpoints.hit("consumer.after_commit_before_kafka")
         self.partitions.moved(moves)

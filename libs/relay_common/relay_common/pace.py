@@ -9,7 +9,8 @@ class Pace:
     """Spreads small batches out, so that they grow instead of filling the machine.
 
     A batch costs much the same whatever is in it. One that comes after a quiet while starts at
-    once; one on the heels of another waits as long as that took, at most LONGEST_SECONDS.
+    once; one on the heels of another waits as long as that took, at most LONGEST_SECONDS, and
+    the shorter the larger that was.
     """
 
     def __init__(self) -> None:
@@ -19,10 +20,10 @@ class Pace:
         """Note that a batch begins."""
         self.begun = time.monotonic()
 
-    def end(self) -> None:
-        """Note that it has ended."""
+    def end(self, share: float = 0.0) -> None:
+        """Note that it has ended, and what share of the largest batch it was, at most 1."""
         now = time.monotonic()
-        self.next = now + min(LONGEST_SECONDS, now - self.begun)
+        self.next = now + min(LONGEST_SECONDS, now - self.begun) * (1 - share)
 
     def wait_seconds(self) -> float:
         """Return how long the next small batch has to wait, 0 when it may begin."""

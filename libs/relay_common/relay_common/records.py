@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -43,15 +43,19 @@ class DeadLetter:
     detail: str = ""
 
 
+Leaving: TypeAlias = DeadLetter | outbox.OutMessage
+
+
 class BatchHandler(Protocol):
     """What a service does with a batch, inside the loop's open transaction.
 
-    Returns the records that go to the DLQ; the loop writes them, stores the positions and commits.
+    Returns what leaves with the commit, dead letters to the DLQ and messages to their topics; the
+    loop writes them, stores the positions and commits in one round trip.
     Busy: offered again later. Any other error: rolled back, tried in ever smaller batches; a record
     that fails alone three times becomes a dead letter with reason handler_failed.
     """
 
-    def __call__(self, conn: Connection, records: Sequence[Record], /) -> Sequence[DeadLetter]: ...
+    def __call__(self, conn: Connection, records: Sequence[Record], /) -> Sequence[Leaving]: ...
 
 
 def message_of(letter: DeadLetter) -> outbox.OutMessage:
@@ -73,13 +77,14 @@ def message_of(letter: DeadLetter) -> outbox.OutMessage:
     )
 
 
-def write_dead_letters(conn: Connection, letters: Sequence[DeadLetter], shards: int) -> None:
-    """Write `letters` into the outbox of the caller's transaction.
+def write_leaving(conn: Connection, leaving: Sequence[Leaving], shards: int) -> None:
+    """Write dead letters and messages into the outbox of the caller's transaction.
 
     One larger than an outbox row goes to outbox_dead at once, whole: nothing is lost and nothing
     jams its shard.
     """
-    messages = [message_of(letter) for letter in letters]
+    letters = [one for one in leaving if isinstance(one, DeadLetter)]
+    messages = [message_of(one) if isinstance(one, DeadLetter) else one for one in leaving]
     fitting = [m for m in messages if m.size() <= outbox.LARGEST_MESSAGE]
     if fitting:
         conn.execute(outbox.INSERT, outbox.pack(fitting, shards))

@@ -8,7 +8,7 @@ from relay_common.avro import Codec
 from relay_common.db import Connection
 from relay_common.errors import Poison
 from relay_common.failpoints import hit
-from relay_common.records import DeadLetter, Record
+from relay_common.records import DeadLetter, Leaving, Record
 from relay_common.telemetry import histogram
 
 from relay_mailbox.domain import packed
@@ -30,8 +30,8 @@ class MailboxConsumer:
         self.fan_out = fan_out
         self.framing = codec.prefix(packed.SCHEMA)
 
-    def __call__(self, conn: Connection, records: Sequence[Record]) -> Sequence[DeadLetter]:
-        """Take a batch inside the loop's transaction; return what can never be taken."""
+    def __call__(self, conn: Connection, records: Sequence[Record]) -> Sequence[Leaving]:
+        """Take a batch inside the loop's transaction; return the hints, and what is poison."""
         fresh: list[NewRecord] = []
         published: list[TopicMessage] = []
         dead: list[DeadLetter] = []
@@ -46,11 +46,12 @@ class MailboxConsumer:
                 elif isinstance(found, TopicMessage):
                     published.append(found)
         self.fan_out.accept(conn, published)
-        if appended := self.appending.append(conn, fresh):
+        appended = self.appending.append(conn, fresh)
+        if appended:
             lag = appended[-1].appended_at.timestamp() - records[0].timestamp_ms / 1000
             histogram("relay_mailbox_append_lag_seconds").observe(max(0.0, lag))
         hit("mailbox.before_commit")
-        return dead
+        return [*dead, *self.appending.hints(appended)]
 
     def read_ahead(self, record: Record) -> None:
         """Read `record` before its batch. Raises Poison."""

@@ -16,6 +16,7 @@ from relay_mailbox.domain.record import NewRecord, Owner
 from relay_mailbox.http.app import AppParts, mailbox_app
 from relay_mailbox.operations.abuse import AbuseDesk
 from relay_mailbox.operations.append import Appending
+from relay_mailbox.store.appends import announce
 
 SCOPES = "mailbox:read mailbox:ack topics:subscribe"
 AGENT = "agent:planner"
@@ -50,7 +51,9 @@ class Streams:
     def append(self, *records: NewRecord):
         """Append `records` in one transaction and return the fresh ones."""
         with self.conn.transaction():
-            return self.appending.append(self.conn, records)
+            fresh = self.appending.append(self.conn, records)
+            announce(self.conn, self.appending.hints(fresh), 2)
+        return fresh
 
     def fill(self, count: int, owner: str = AGENT, **given: object) -> list[NewRecord]:
         """Append `count` records for `owner`."""

@@ -1,4 +1,4 @@
-"""Appending: records and the hints that wake their owners, in one transaction."""
+"""Appending: records, and the hints that wake their owners with the same commit."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,19 +30,23 @@ class Appending:
     def append(self, conn: Connection, records: Sequence[NewRecord]) -> list[Appended]:
         """Append `records` inside the open transaction; return the fresh ones.
 
-        Each owner among them who has to be woken gets one hint, whatever the number of records, and
-        at most one a second: others are held back for `announce_due` (ADR 14). A hint carries
-        neither content nor sender (spec, Wake-up hints).
+        Their hints() have to be announced with the same commit.
         """
         if not records:
             return []
         fresh = appends.append_records(conn, records)
-        woken = {one.mailbox_id: one for one in fresh if one.hinted}
-        hints = [self.hint(one.record.to, one.appended_at) for one in woken.values()]
-        appends.announce(conn, hints, self.shards)
         for kind, records_of_kind in Counter(one.record.kind for one in fresh).items():
             counter("relay_mailbox_records_total").labels(kind).inc(records_of_kind)
         return fresh
+
+    def hints(self, fresh: Sequence[Appended]) -> list[OutMessage]:
+        """Return the hint for each owner who has to be woken for `fresh` records of his.
+
+        It is one whatever their number, and at most one a second: others are held back for
+        `announce_due` (ADR 14). It carries neither content nor sender (spec, Wake-up hints).
+        """
+        woken = {one.mailbox_id: one for one in fresh if one.hinted}
+        return [self.hint(one.record.to, one.appended_at) for one in woken.values()]
 
     def announce_due(self, conn: Connection, wanted: int) -> int:
         """Announce up to `wanted` hints that were held back and are due, in a transaction of its
