@@ -41,10 +41,13 @@ class Pipeline:
 
 @contextmanager
 def running_pipeline(
-    stage: Stage, database: Database, matcher_roles: str = "http,consumer,publisher"
+    stage: Stage,
+    database: Database,
+    matcher_roles: str = "http,consumer,publisher",
+    mailbox_nice: int = 0,
 ) -> Iterator[Pipeline]:
     """Run matcher, mailbox and the Access stand-in on `database`."""
-    with running_mailbox(stage, database, "http,consumer") as pipeline:
+    with running_mailbox(stage, database, "http,consumer", mailbox_nice) as pipeline:
         port = free_port()
         own = {**access_settings(pipeline.access_port), "RELAY_MATCHER_HTTP_PORT": str(port)}
         matcher, url = runs.service(stage, database, "matcher", matcher_roles, own)
@@ -55,7 +58,9 @@ def running_pipeline(
 
 
 @contextmanager
-def running_mailbox(stage: Stage, database: Database, roles: str) -> Iterator[Pipeline]:
+def running_mailbox(
+    stage: Stage, database: Database, roles: str, nice: int = 0
+) -> Iterator[Pipeline]:
     """Run the mailbox and the Access stand-in on `database`."""
     topics = [topic.topic for topic in described("bench.", PARTITIONS)]
     runs.forget_topics(stage, database, topics)
@@ -64,7 +69,11 @@ def running_mailbox(stage: Stage, database: Database, roles: str) -> Iterator[Pi
     access_port, port = free_port(), free_port()
     arguments = ("relay_devstack.access", "127.0.0.1", str(access_port), str(stage.folder))
     access = start(arguments, {}, stage.folder / "logs" / "access.log")
-    own = {**access_settings(access_port), "RELAY_MAILBOX_HTTP_PORT": str(port)}
+    own = {
+        **access_settings(access_port),
+        "RELAY_MAILBOX_HTTP_PORT": str(port),
+        "RELAY_MAILBOX_NICE": str(nice),
+    }
     mailbox, url = runs.service(stage, database, "mailbox", roles, own)
     with running([access, mailbox]):
         runs.until(lambda: runs.ready(mailbox, url), "the mailbox to be ready")

@@ -38,6 +38,7 @@ select exists (select from matcher.waitpoint where state in ('open', 'stalled')
 EXPIRE_IN = 15.0
 PACE = 0.01
 BESIDE = ("sweeper", "publisher")
+NICE = 10
 REPLIES_BESIDE = 2_500
 EXPIRED = """
 select count(*) filter (where state = 'expired'),
@@ -111,7 +112,10 @@ def expiry(stage: Stage) -> list[Figure]:
     database = open_database(stage, stage.profile.open_default)
     restore(database)
     count = stage.profile.expiring
-    with running_pipeline(stage, database, "http") as pipeline, sweeping(stage, database):
+    with (
+        running_pipeline(stage, database, "http", NICE) as pipeline,
+        sweeping(stage, database),
+    ):
         prepared = asyncio.run(questions(pipeline, REPLIES_BESIDE))
         names = ((f"due-{n}", f"agent:waiter-{n % 1000}") for n in range(count))
         add_waitpoints(database, names, timedelta(seconds=EXPIRE_IN))
@@ -132,9 +136,10 @@ def expiry(stage: Stage) -> list[Figure]:
 
 @contextmanager
 def sweeping(stage: Stage, database: Database) -> Iterator[None]:
-    """Run sweeper and publisher in processes of their own, as an installation that expires much
-    would: who answers people shares no interpreter with either."""
-    started = [runs.service(stage, database, "matcher", role, {}) for role in BESIDE]
+    """Run sweeper and publisher in processes of their own that step back, as an installation that
+    expires much would: who answers people shares no interpreter with either."""
+    own = {"RELAY_MATCHER_NICE": str(NICE)}
+    started = [runs.service(stage, database, "matcher", role, own) for role in BESIDE]
     with runs.running([child for child, _ in started]):
         for child, url in started:
             runs.until(lambda child=child, url=url: runs.ready(child, url), "the loops to be ready")

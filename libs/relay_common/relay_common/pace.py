@@ -2,7 +2,7 @@
 
 import time
 
-LONGEST_SECONDS = 0.025
+LONGEST_SECONDS = 0.02
 
 
 class Pace:

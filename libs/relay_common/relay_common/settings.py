@@ -51,6 +51,7 @@ class CommonSettings(BaseSettings):
     http_password: SecretStr | None = None
     stream_password: SecretStr | None = None
     pool_size: Annotated[int, Field(ge=1, le=200)] = 8
+    nice: Annotated[int, Field(ge=0, le=19)] = 0  # how far the process steps back for others
 
     @classmethod
     def read(cls) -> Self:

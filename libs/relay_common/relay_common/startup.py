@@ -4,6 +4,7 @@ Called from `__main__` only, in the order in which a process comes up.
 """
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from relay_common.kafka import ConsumerSettings
 from relay_common.overlap import OverlappingConnection
 from relay_common.runtime import Loop, Readiness, ServiceProcess
 from relay_common.settings import CommonSettings, password
-from relay_common.telemetry import logger
+from relay_common.telemetry import configure_logs, logger
 from relay_common.tokens import TokenVerifier, jwks_over_http
 
 Side = Literal["http", "stream"]
@@ -37,6 +38,12 @@ log = logger(__name__)
 
 class LoginRefused(Exception):
     """The database answers, and does not let this role in: wrong password, or no such role."""
+
+
+def begin(settings: CommonSettings, service: str) -> None:
+    """Set up the logs of a process of `service`, and how far it steps back for others."""
+    configure_logs(service, settings.log_level)
+    os.nice(settings.nice)
 
 
 def parse_roles(service: str, offered: Sequence[str]) -> frozenset[str]:

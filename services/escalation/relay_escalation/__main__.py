@@ -8,6 +8,7 @@ from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, run
 from relay_common.startup import (
+    begin,
     codec_of,
     consumer_settings,
     parse_roles,
@@ -16,7 +17,6 @@ from relay_common.startup import (
     verifier_of,
     wait_for_database,
 )
-from relay_common.telemetry import configure_logs
 
 from relay_escalation.consumer import LifecycleConsumer
 from relay_escalation.settings import EscalationSettings
@@ -30,7 +30,7 @@ def main() -> int:
     """Run escalation until it is told to stop; return the exit code."""
     roles = parse_roles(SERVICE, ROLES)
     settings = EscalationSettings.read()
-    configure_logs(SERVICE, settings.log_level)
+    begin(settings, SERVICE)
 
     wait_for_database(settings, SERVICE, "stream", SCHEMA)
     connect = stream_connector(settings, SERVICE)

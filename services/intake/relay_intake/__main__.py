@@ -8,13 +8,13 @@ from relay_common.producer import Producer
 from relay_common.runtime import Loop, Readiness, run
 from relay_common.startup import (
     Probe,
+    begin,
     codec_of,
     parse_roles,
     service_process,
     verifier_of,
     wait_for_database,
 )
-from relay_common.telemetry import configure_logs
 
 from relay_intake.http import events_router
 from relay_intake.operations import EventTopic
@@ -29,7 +29,7 @@ def main() -> int:
     """Run intake until it is told to stop; return the exit code."""
     parse_roles(SERVICE, ROLES)
     settings = IntakeSettings.read()
-    configure_logs(SERVICE, settings.log_level)
+    begin(settings, SERVICE)
 
     installed = wait_for_database(settings, SERVICE, "http", SCHEMA)
     producer = Producer(

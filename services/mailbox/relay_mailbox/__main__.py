@@ -20,7 +20,6 @@ from relay_common.producer import Producer
 from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, every, run
 from relay_common.settings import password
-from relay_common.telemetry import configure_logs
 
 from relay_mailbox import sweeper
 from relay_mailbox.consumer import MailboxConsumer
@@ -40,7 +39,7 @@ def main() -> int:
     """Run the roles named until SIGTERM; return the exit code."""
     roles = startup.parse_roles("mailbox", ROLES)
     settings = MailboxSettings()  # pyright: ignore[reportCallIssue] -- the environment fills it
-    configure_logs("mailbox", settings.log_level)
+    startup.begin(settings, "mailbox")
     side = "http" if "http" in roles else "stream"
     installation = startup.wait_for_database(settings, "mailbox", side, SCHEMA_VERSION)
     connect = recognising(startup.stream_connector(settings, "mailbox"))

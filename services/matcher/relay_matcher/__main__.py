@@ -14,6 +14,7 @@ from relay_common.publisher import PublisherLoop
 from relay_common.runtime import Loop, Readiness, run
 from relay_common.settings import password
 from relay_common.startup import (
+    begin,
     codec_of,
     conninfo_of,
     consumer_settings,
@@ -24,7 +25,6 @@ from relay_common.startup import (
     verifier_of,
     wait_for_database,
 )
-from relay_common.telemetry import configure_logs
 
 from relay_matcher.access import Access
 from relay_matcher.announcement import Announcer
@@ -45,7 +45,7 @@ def main() -> int:
     """Run the matcher until it is told to stop; return the exit code."""
     roles = parse_roles(SERVICE, ROLES)
     settings = MatcherSettings.read()
-    configure_logs(SERVICE, settings.log_level)
+    begin(settings, SERVICE)
 
     installed = wait_for_database(settings, SERVICE, "stream", SCHEMA)
     connect = stream_connector(settings, SERVICE)

@@ -1,5 +1,6 @@
 """The escalation process on a real broker and database: it follows the lifecycle and ends well."""
 
+import os
 from collections.abc import Iterator
 
 import httpx
@@ -39,7 +40,8 @@ def lifecycle(topics: Topics) -> str:
 @pytest.fixture
 def escalation(database: Database, topics: Topics, lifecycle: str) -> Iterator[ServiceRun]:
     assert lifecycle in topics.created
-    run = ServiceRun("escalation", environment_of(database, topics))
+    polite = {"RELAY_ESCALATION_NICE": "3"}
+    run = ServiceRun("escalation", environment_of(database, topics) | polite)
     yield run
     run.kill()
 
@@ -66,6 +68,12 @@ def test_it_follows_the_lifecycle_buries_poison_and_ends_when_told(
     ]
     assert [record.value for record in dead] == [b"\x00garbage", None]
     assert escalation.stop() == 0
+
+
+def test_it_steps_back_for_others_as_far_as_it_is_told(escalation: ServiceRun):
+    escalation.until_ready()
+    ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, escalation.process.pid))
+    assert its == min(19, ours + 3)
 
 
 def test_its_surface_answers_in_problems(escalation: ServiceRun):
