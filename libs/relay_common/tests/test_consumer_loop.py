@@ -8,8 +8,8 @@ import pytest
 from relay_common import db
 from relay_common.errors import Busy, Poison
 from relay_common.kafka import ConsumerLoop
-from relay_common.outbox import Unpacked, unpack
-from relay_common.records import DeadLetter, Record
+from relay_common.outbox import OutMessage, Unpacked, unpack
+from relay_common.records import DeadLetter, Leaving, Record
 from relay_common.testing import wait
 from relay_common.testing.streams import Stream, record_effects
 
@@ -168,6 +168,26 @@ def test_dead_letter_keeps_key_bytes_headers_and_origin(stream: Stream) -> None:
     }
     assert next(m for m in found if m[0] is None)[1] is None
     assert stream.rows("select distinct topic from matcher.outbox") == [(f"{stream.topic}.dlq",)]
+
+
+def test_what_a_handler_announces_leaves_with_its_commit_or_not_at_all(stream: Stream) -> None:
+    tries = iter([Busy("later"), None])
+
+    def handle(conn: db.Connection, records: Sequence[Record]) -> Sequence[Leaving]:
+        record_effects(conn, records)
+        if (busy := next(tries)) is not None:
+            raise busy
+        letters = [DeadLetter(r, "odd") for r in records]
+        return [OutMessage("told", b"k", b"news"), *letters]
+
+    stream.produce(b"1")
+    stream.start(stream.loop(handle).run)
+    stream.until_effects(1)
+    assert sorted(stream.rows("select topic from matcher.outbox")) == [
+        (f"{stream.topic}.dlq",),
+        ("told",),
+    ]
+    assert stream.rows("select next_offset from matcher.position") == [(1,)]
 
 
 def test_dead_letter_larger_than_an_outbox_row_is_kept_whole(stream: Stream) -> None:

@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from relay_common.overlap import OverlappingConnection
 
 
@@ -72,6 +73,60 @@ def test_pipeline_is_sent_whole_before_anything_else_is_done(conn):
         assert begun == []
     assert second.fetchone() == (2,)
     assert begun != []
+
+
+@pytest.fixture
+def table(conn):
+    """A table, and how many rows others see in it."""
+    conn.execute("create table noted (number int primary key)")
+    return lambda: conn.execute("select count(*) from noted").fetchone()[0]
+
+
+def test_a_batch_begins_with_its_first_statement_and_ends_with_its_last(conn, table):
+    with conn.begun():
+        assert conn.info.transaction_status == TransactionStatus.IDLE
+        with conn.pipeline():
+            conn.execute("insert into noted values (1)")
+        assert conn.info.transaction_status == TransactionStatus.INTRANS
+        with conn.committed():
+            conn.execute("insert into noted values (2)")
+    assert conn.info.transaction_status == TransactionStatus.IDLE
+    conn.execute("insert into noted values (3)")
+    conn.rollback()
+    assert table() == 3, "a statement of its own is committed by itself"
+
+
+def run_batch(conn, *last: str, error: Exception | None = None) -> None:
+    """Note 1 in a batch that commits with `last`, or with an error."""
+    with conn.begun():
+        conn.execute("insert into noted values (1)")
+        with conn.committed():
+            for statement in last:
+                conn.execute(statement)
+            if error is not None:
+                raise error
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_batch_whose_last_statement_fails_is_not_committed(conn, table, number):
+    again = "insert into noted values (1)"
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        run_batch(conn, f"insert into noted values ({number})", again)
+    assert table() == 0
+    run_batch(conn)
+    assert table() == 1
+
+
+def test_an_error_inside_a_batch_takes_all_of_it_back(conn, table):
+    with pytest.raises(ZeroDivisionError):
+        run_batch(conn, "insert into noted values (2)", error=ZeroDivisionError())
+    assert table() == 0
+
+
+def test_a_batch_on_a_connection_that_breaks_tells_the_first_error(conn, table):
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        run_batch(conn, "select pg_terminate_backend(pg_backend_pid())")
+    assert conn.closed
 
 
 def test_roles_end_a_transaction_that_lasts(database):

@@ -30,3 +30,13 @@ def test_batch_after_a_quiet_while_begins_at_once() -> None:
     pace.end()
     pace.next -= LONGEST_SECONDS
     assert pace.wait_seconds() == 0.0
+
+
+def test_the_larger_a_batch_was_the_sooner_the_next_begins() -> None:
+    waits: list[float] = []
+    for share in (0.0, 0.5, 1.0):
+        pace = Pace()
+        pace.begun -= 60
+        pace.end(share)
+        waits.append(pace.wait_seconds())
+    assert waits[0] > waits[1] > waits[2] == 0.0

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from relay_common.avro import Codec
 from relay_common.outbox import unpack
-from relay_common.records import Record
+from relay_common.records import DeadLetter, Record, write_leaving
 from relay_mailbox import sweeper
 from relay_mailbox.consumer import MailboxConsumer
 from relay_mailbox.operations.fan_out import FanOut, body_of, length_prefixed
@@ -22,13 +22,15 @@ def fan_out() -> FanOut:
 
 @pytest.fixture
 def consume(streams, fan_out):
-    """Consumes messages of topics, then whatever they cause on `relay.mailbox`."""
+    """Consumes values as the loop does; returns the dead letters, the hints go to the outbox."""
     handle = MailboxConsumer(Codec(), streams.appending, fan_out)
 
     def take(values: list[bytes | None]):
         records = [Record("t", 0, at, 0, b"", value) for at, value in enumerate(values)]
         with streams.conn.transaction():
-            return handle(streams.conn, records)
+            leaving = handle(streams.conn, records)
+            write_leaving(streams.conn, leaving, 2)
+        return [one for one in leaving if isinstance(one, DeadLetter)]
 
     return take
 

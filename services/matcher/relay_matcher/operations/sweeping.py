@@ -14,6 +14,7 @@ from relay_matcher.operations import lifecycle
 from relay_matcher.store import matching, sweeping
 
 BATCH = 2_000
+EXPIRED_TOGETHER = 1_000  # a larger commit keeps others waiting for the disk
 FORGOTTEN_TOGETHER = 500
 AHEAD = timedelta(hours=24)
 
@@ -27,14 +28,14 @@ def expire_due(conn: Connection, announcer: Announcer, shards: int) -> Mapping[s
     while True:
         found = expire_batch(conn, announcer, shards)
         expired += found
-        if found < BATCH:
+        if found < EXPIRED_TOGETHER:
             return {"expired": expired}
 
 
 def expire_batch(conn: Connection, announcer: Announcer, shards: int) -> int:
     """Expire one batch; return its size."""
     with conn.transaction():
-        due = sweeping.due(conn, BATCH)
+        due = sweeping.due(conn, EXPIRED_TOGETHER)
         overdue = due.waitpoints
         if not overdue:
             return 0
