@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RELAY_COMMON = ROOT / "libs" / "relay_common" / "relay_common"
-LINES_OF_CODE = 3_600
+LINES_OF_CODE = 3_650
 
 
 def lines_of_code(path: Path) -> int:

@@ -126,11 +126,6 @@ def longs(values: Iterable[int]) -> Longs:
     return Longs(len(parts), b"".join(parts))
 
 
-def raw_longs(values: Sequence[bytes]) -> Longs:
-    """Return bigint[] of values that are 8 bytes each already, big-endian."""
-    return Longs(len(values), joined(b"\0\0\0\x08", values))
-
-
 def uuids(values: Sequence[bytes]) -> Uuids:
     """Return uuid[] of values of 16 bytes."""
     return Uuids(len(values), joined(b"\0\0\0\x10", values))
