@@ -17,7 +17,13 @@ from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 from starlette.types import Receive, Scope, Send
 
-from relay_common.errors import InvalidToken, Json, UnsupportedMediaType
+from relay_common.errors import (
+    FieldError,
+    InvalidToken,
+    Json,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
 from relay_common.strict_json import parse
 from relay_common.tokens import Caller
 
@@ -190,4 +196,26 @@ class StrictRoute(APIRoute):
         """Return the handler of this route, also where a router of FastAPI includes it."""
         if self.plan is None and self.body_field is not None:
             raise TypeError(f"expected parameters of {self.path} that a plan can give, found more")
-        return super().get_route_handler() if self.plan is None else self.plan.respond
+        if self.plan is not None:
+            return self.plan.respond
+        return strictly(super().get_route_handler(), query_names(self.dependant))
+
+
+def query_names(found: Dependant) -> set[str]:
+    """Return the parameters of the URL that an endpoint or what it depends on asks for."""
+    own = {one.alias for one in found.query_params}
+    return own.union(*(query_names(one) for one in found.dependencies))
+
+
+def strictly(handle: Handle, names: set[str]) -> Handle:
+    """Return `handle` for known callers that refuses other parameters of the URL than `names`: a
+    filter with a slip of the pen would show everything."""
+
+    async def respond(request: Request) -> Response:
+        await authenticate(request)
+        if unknown := sorted(request.query_params.keys() - names):
+            expected = f"expected one of {', '.join(sorted(names))}"
+            raise ValidationFailed(errors=[FieldError(f"?{name}", expected) for name in unknown])
+        return await handle(request)
+
+    return respond

@@ -166,6 +166,16 @@ async def test_every_fault_is_a_problem(
     assert "db.internal" not in found.text
 
 
+async def test_an_unknown_parameter_of_the_url_is_refused(client: httpx.AsyncClient):
+    found = await client.get("/v1/list?lmit=3&after=x&limit=3")
+    assert code(found, 422) == "validation_failed"
+    assert [one["pointer"] for one in found.json()["errors"]] == ["?after", "?lmit"]
+    assert "expected one of limit" in found.text
+    assert (await client.get("/v1/list?limit=3")).status_code == 200
+    del client.headers["authorization"]
+    assert code(await client.get("/v1/list?lmit=3"), 401) == "invalid_token"
+
+
 async def test_what_goes_with_a_status_is_in_its_headers(client: httpx.AsyncClient):
     assert (await client.put("/v1/things")).headers["allow"] == "POST"
     assert (await client.put("/v1/list")).headers["allow"] == "GET, POST", "of all its routes"

@@ -22,7 +22,7 @@ from relay_common.tokens import Caller
 from relay_common.wire import PageSize, Time, parse_time, rfc3339
 
 from relay_matcher.http.desk import Desk
-from relay_matcher.http.lists import list_scope, listed, page_of, unknown_filters
+from relay_matcher.http.lists import list_scope, listed, page_of
 from relay_matcher.operations.lifecycle import JSON_TYPE
 from relay_matcher.operations.look_back import retention
 from relay_matcher.operations.reading import event_json, events_json
@@ -54,8 +54,6 @@ def events_router(desk: Desk) -> APIRouter:
     async def list_events(
         request: Request, who: Reader, query: Annotated[EventQuery, Depends()]
     ) -> Response:
-        if faults := unknown_filters(request, EventQuery):
-            raise ValidationFailed(errors=faults)
         scope = list_scope(request, who)
         position = page_of(desk.cursors, scope, query.cursor)
         before = int(str(position[0])) if position else NEWEST

@@ -1,13 +1,12 @@
 """Lists: `{"items": […], "next_cursor": …}`, spliced from items that are JSON already."""
 
 from collections.abc import Sequence
-from inspect import signature
 
 import orjson
 from fastapi import Request
 from relay_common.combiner import Answer
 from relay_common.cursors import Cursors
-from relay_common.errors import FieldError, Json
+from relay_common.errors import Json
 from relay_common.tokens import Caller
 
 from relay_matcher.operations.lifecycle import JSON_TYPE
@@ -18,14 +17,6 @@ def listed(items: Sequence[bytes], next_cursor: str | None, more: bytes = b"") -
     """Return one page; `more` is further members as JSON, each with its comma before it."""
     body = b'{"items":[' + b",".join(items) + b'],"next_cursor":' + orjson.dumps(next_cursor)
     return Answer(200, body + more + b"}", JSON_TYPE)
-
-
-def unknown_filters(request: Request, query: type) -> list[FieldError]:
-    """Return a fault for each parameter of the URL that `query` has not: a filter with a slip of
-    the pen would show everything.
-    """
-    unknown = request.query_params.keys() - signature(query).parameters.keys()
-    return [FieldError(f"?{name}", "expected a filter of this list") for name in sorted(unknown)]
 
 
 def list_scope(request: Request, who: Caller) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from relay_common.wire import PageSize, Time
 from relay_matcher.domain.waitpoint import ACTIVE_STATES, Kind, Opening, State
 from relay_matcher.http.desk import Desk
 from relay_matcher.http.forms import CancelIn, WaitpointIn, opening_of
-from relay_matcher.http.lists import list_scope, listed, page_of, unknown_filters
+from relay_matcher.http.lists import list_scope, listed, page_of
 from relay_matcher.operations.cancelling import Cancelling
 from relay_matcher.operations.lifecycle import JSON_TYPE
 from relay_matcher.operations.reading import (
@@ -89,7 +89,7 @@ def waitpoints_router(desk: Desk) -> APIRouter:
     ) -> Response:
         scope = list_scope(request, who)
         after = page_of(desk.cursors, scope, query.cursor)
-        wanted = filter_of(query, request, who, UUID(str(after[0])) if after else FIRST)
+        wanted = filter_of(query, who, UUID(str(after[0])) if after else FIRST)
         async with tenant_transaction(desk.pool, who.tenant, who.environment) as conn:
             items, last = await waitpoints_json(desk.plumbing, conn, wanted)
             counts = await awaiting_counts(conn, wanted) if query.awaiting else None
@@ -174,12 +174,11 @@ class WaitpointQuery:
         self.cursor = cursor
 
 
-def filter_of(query: WaitpointQuery, request: Request, who: Caller, after: UUID) -> WaitpointFilter:
+def filter_of(query: WaitpointQuery, who: Caller, after: UUID) -> WaitpointFilter:
     """Return the filter that `query` asks for. Raises ValidationFailed for one that cannot be."""
     faults = [FieldError("?tag", "expected name:value") for tag in query.tags if len(tag) != 2]
     if query.awaiting not in (None, "reply"):
         faults.append(FieldError("?awaiting", "expected reply"))
-    faults += unknown_filters(request, WaitpointQuery)
     if faults:
         raise ValidationFailed(errors=faults)
     states: list[str] | None = None if query.state is None else list(query.state)
