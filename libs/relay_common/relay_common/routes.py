@@ -208,12 +208,12 @@ def query_names(found: Dependant) -> set[str]:
 
 
 def strictly(handle: Handle, names: set[str]) -> Handle:
-    """Return `handle` for known callers that refuses other parameters of the URL than `names`: a
-    filter with a slip of the pen would show everything."""
+    """Return `handle` that refuses other parameters of the URL than `names`: a filter with a slip
+    of the pen would show everything. Who is nobody hears that first."""
 
     async def respond(request: Request) -> Response:
-        await authenticate(request)
         if unknown := sorted(request.query_params.keys() - names):
+            await authenticate(request)
             expected = f"expected one of {', '.join(sorted(names))}"
             raise ValidationFailed(errors=[FieldError(f"?{name}", expected) for name in unknown])
         return await handle(request)

@@ -107,7 +107,9 @@ async def test_a_position_without_epoch_is_refused(streams, reader):
     assert answer.json()["errors"][0]["pointer"] == "?epoch"
 
 
-@pytest.mark.parametrize("query", [{"since": -1}, {"limit": 0}, {"limit": 1001}, {"since": "x"}, {"sinse": 1}])
+@pytest.mark.parametrize(
+    "query", [{"since": -1}, {"limit": 0}, {"limit": 1001}, {"since": "x"}, {"sinse": 1}]
+)
 async def test_a_position_that_is_none_is_refused(streams, reader, query):
     assert (await reader.get("me/records", **query)).status_code == 422
 

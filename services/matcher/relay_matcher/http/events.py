@@ -12,7 +12,6 @@ from relay_common.errors import (
     FieldError,
     RelayError,
     TimeWindowRequired,
-    ValidationFailed,
 )
 from relay_common.http import caller, create_router, render
 from relay_common.ids import decode_id
