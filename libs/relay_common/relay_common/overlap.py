@@ -37,12 +37,19 @@ class OverlappingConnection(psycopg.Connection[TupleRow]):
         try:
             yield
         except BaseException:
-            with suppress(psycopg.Error):  # the error to tell is the first one
-                self.rollback()
+            self.take_back()
             raise
         finally:
             if not self.closed:
                 self.autocommit = True
+
+    def take_back(self) -> None:
+        """Roll back; a connection that cannot is closed, so that nothing is done inside a
+        transaction that somebody else gave up. The error to tell is the first one."""
+        try:
+            self.rollback()
+        except psycopg.Error:
+            self.close()
 
     @contextmanager
     def committed(self) -> Generator[None]:

@@ -129,6 +129,21 @@ def test_a_batch_on_a_connection_that_breaks_tells_the_first_error(conn, table):
     assert conn.closed
 
 
+class Stuck(OverlappingConnection):
+    """A connection whose transaction cannot be rolled back."""
+
+    def rollback(self) -> None:
+        raise psycopg.OperationalError("no answer")
+
+
+def test_a_connection_that_cannot_roll_back_is_not_used_again(database):
+    with Stuck.connect(database.url, autocommit=True) as stuck:
+        stuck.execute("create table noted (number int primary key)")
+        with pytest.raises(ZeroDivisionError):
+            run_batch(stuck, error=ZeroDivisionError())
+        assert stuck.closed
+
+
 def test_roles_end_a_transaction_that_lasts(database):
     if database.owner.info.server_version < 170000:
         pytest.skip("transaction_timeout came with PostgreSQL 17")
