@@ -255,7 +255,7 @@ class ConsumerLoop:
             self.judge(batch, error)
         else:
             self.done(batch)
-        self.pace.end(len(batch) / self.settings.max_records)
+        self.pace.end(len(batch))
 
     def process(self, batch: Sequence[Record]) -> None:
         """Hand `batch` over and store its positions, in one transaction."""

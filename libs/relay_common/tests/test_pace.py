@@ -1,6 +1,6 @@
 """The pace of a loop: what it asks of a small batch."""
 
-from relay_common.pace import LONGEST_SECONDS, Pace
+from relay_common.pace import FULL_RECORDS, LONGEST_SECONDS, Pace
 
 
 def test_first_batch_begins_at_once() -> None:
@@ -34,9 +34,9 @@ def test_batch_after_a_quiet_while_begins_at_once() -> None:
 
 def test_the_larger_a_batch_was_the_sooner_the_next_begins() -> None:
     waits: list[float] = []
-    for share in (0.0, 0.5, 1.0):
+    for records in (0, FULL_RECORDS // 2, FULL_RECORDS, 2 * FULL_RECORDS):
         pace = Pace()
         pace.begun -= 60
-        pace.end(share)
+        pace.end(records)
         waits.append(pace.wait_seconds())
-    assert waits[0] > waits[1] > waits[2] == 0.0
+    assert waits[0] > waits[1] > waits[2] == waits[3] == 0.0

@@ -13,7 +13,7 @@ class MailboxSettings(CommonSettings):
 
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8084
     internal_port: Annotated[int, Field(ge=0, le=65535)] = 9084
-    batch_records: Annotated[int, Field(ge=1, le=2000)] = 500
+    batch_records: Annotated[int, Field(ge=1, le=2000)] = 2000
     sweep_seconds: Annotated[float, Field(gt=0)] = 10.0
     hint_seconds: Annotated[float, Field(gt=0)] = 0.25
     fan_out_seconds: Annotated[float, Field(gt=0)] = 0.2
