@@ -24,6 +24,10 @@ READERS = 16
 RESPONDER = "subscriber:answerer"
 ASKERS = 16
 REPLIES_A_SECOND = 400
+LEASABLE = """
+select count(*) from mailbox.record r join mailbox.mailbox m on m.id = r.mailbox_id
+where r.type = 'waitpoint.resolved' and starts_with(m.owner, 'agent:box-')
+"""
 TABLE = "create unlogged table if not exists ceiling.commits (id uuid primary key, body text)"
 LOGGED = "alter table ceiling.commits set logged"
 
@@ -176,10 +180,9 @@ def leases(stage: Stage, database: Database, pipeline: Pipeline) -> Figure:
 
 def wait_for_records(database: Database, count: int) -> None:
     """Return when `count` records of leasable boxes stand in the mailboxes."""
-    query = "select count(*) from mailbox.record where type = 'waitpoint.resolved'"
     deadline = time.monotonic() + RUN_SECONDS
     with psycopg.connect(database.url, autocommit=True) as conn:
-        while conn.execute(query).fetchone()[0] < count:
+        while conn.execute(LEASABLE).fetchone()[0] < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"expected {count} records in the mailboxes")
             time.sleep(0.2)
